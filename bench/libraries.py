@@ -261,7 +261,7 @@ def shared() -> None:
     """Collect rows in shared memory."""
     with SharedRows(N_ROWS) as rows:
         ours(fill, [(rows, start) for start in range(0, N_ROWS, N_ROWS // 20)])
-        rows.whole().sum()
+        rows.read_all().sum()
 
 
 def pools() -> None:

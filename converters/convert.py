@@ -319,7 +319,7 @@ def plan_conversion(
     return choose(job)
 
 
-@takes_options(*OPTIONS, apart=APART)
+@takes_options(*OPTIONS, objects=APART)
 def convert(
     source: Paths,
     out: str | PathLike[str],
@@ -385,7 +385,7 @@ def convert(
         return conversion.run(pool, force=force, resume=resume, progress=progress)
 
 
-@takes_options(*OPTIONS, apart=APART)
+@takes_options(*OPTIONS, objects=APART)
 def append(
     sources: Paths,
     out: str | PathLike[str],

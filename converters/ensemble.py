@@ -40,7 +40,7 @@ MANY_FILES = 1000
 """Files of an output above which a note recommends a layout with fewer."""
 
 
-@takes_options(*OPTIONS, apart=APART)
+@takes_options(*OPTIONS, objects=APART)
 def convert_ensemble(
     sources: Mapping[str, Paths],
     out: AnyPath,
@@ -134,7 +134,7 @@ def convert_ensemble(
                 out,
                 force=force,
                 sources=[*chain(*files.values())],
-                parts_at=parts_at,
+                find_parts=parts_at,
                 identity=identity,
                 resume=resume,
             )
@@ -279,7 +279,7 @@ def _convert_each(
     return executor.from_owner(lambda: results)
 
 
-@takes_options(*OPTIONS, apart=APART)
+@takes_options(*OPTIONS, objects=APART)
 def convert_members(
     source: AnyPath,
     out: str,

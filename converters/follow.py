@@ -37,7 +37,7 @@ ENDLESS_FRAMES = 1 << 24
 """For how many frames the output is planned: shards are as large as they get."""
 
 
-@takes_options(*OPTIONS, apart=APART)
+@takes_options(*OPTIONS, objects=APART)
 def follow(
     source: AnyPath,
     out: AnyPath,

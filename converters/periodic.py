@@ -670,7 +670,7 @@ def _count_crossings(crossings: _Crossings, block: FrameBlock, *, apply: bool = 
         block.box,
         crossings.last,
         crossings.counts,
-        known=crossings.has_last,
+        has_last=crossings.has_last,
         apply=apply,
     )
     crossings.frame, crossings.has_last = crossings.frame + block.n_frames, True

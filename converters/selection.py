@@ -29,8 +29,8 @@ from mdio.layouts.foreign.universe import (
     select_by_mdanalysis,
     stored_topology,
     topology_of,
+    universe_from_parser,
     universe_of,
-    universe_parsed,
 )
 from mdio.layouts.manifest import runs_from_indices
 from mdio.layouts.units import frame_units
@@ -148,7 +148,7 @@ def _read_topology(top: str | PathLike[str]) -> Universe:
 
     path = to_path(top)
     try:
-        with store_at(path).with_name(path) as file:
+        with store_at(path).as_local_file(path) as file:
             if file.exists():
                 check_regular(file)
             # Where the suffix names the format, the file is not opened to find it.
@@ -156,7 +156,7 @@ def _read_topology(top: str | PathLike[str]) -> Universe:
             format_name = suffix if suffix in mda._PARSERS else None
             # A Universe of the file's name would also read the coordinates that it may have.
             with get_parser_for(str(file), format=format_name)(str(file)) as parser:
-                universe = universe_parsed(parser)
+                universe = universe_from_parser(parser)
         universe.filename = str(top)
         return universe
     except FileNotFoundError as error:

@@ -48,7 +48,7 @@ ALLOWED_OPTIONS = {"top", "select", "groups", "pbc", "center", "fit", "fit_selec
 """Options, besides those of storage, that work on one frame at a time."""
 
 
-@takes_options(*OPTIONS, apart=APART)
+@takes_options(*OPTIONS, objects=APART)
 def record(
     source: str,
     out: AnyPath,

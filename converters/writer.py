@@ -256,7 +256,7 @@ class Writer:
 
     _closed = True  # until there is something to close
 
-    @takes_options(Storage, apart={"storage": Storage})
+    @takes_options(Storage, objects={"storage": Storage})
     def __init__(
         self,
         out: str | PathLike[str],

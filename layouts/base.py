@@ -613,10 +613,10 @@ class Layout(Closing, ABC):
         CorruptLayoutError
             They are damaged.
         """
-        from mdio.core.frames import from_json
+        from mdio.core.frames import columns_from_json
 
         n_frames = self.info.n_frames
-        return from_json((self.manifest or {}).get("frame_data"), n_frames, self.path)
+        return columns_from_json((self.manifest or {}).get("frame_data"), n_frames, self.path)
 
     def tables(self) -> Tables:
         """Return the offsets of frames and positions in files, for copies and references.
@@ -772,7 +772,7 @@ class Layout(Closing, ABC):
         if stop - start > 1:
             self._prefetching.begin([(start, stop)], atoms, guessed=False)
         else:
-            self._prefetching.open_for(start, atoms)
+            self._prefetching.prefetch_frame(start, atoms)
 
     def _close_cached(self) -> None:
         """Close open units of the cache, but keep their notes."""

@@ -178,7 +178,7 @@ class UnitReads:
         self._current_unit = None
         if number in self._open_units:
             self._open_units.pop(number).close()
-        self.source.drop(self._unit_name(number), damage)
+        self.source.remove_damaged(self._unit_name(number), damage)
 
     def _unit_name(self, number: int) -> str:
         return self.source.name(number, int(self.edges[number + 1]))
@@ -188,7 +188,7 @@ class UnitReads:
         unit = self._open_units.get(number)
         if unit is not None or number in self._uncached or not self.ranges_known:
             return unit
-        unit = self.source.take(self._unit_name(number)) or self.fetch(number)
+        unit = self.source.open_unit(self._unit_name(number)) or self.fetch(number)
         if unit is None:
             self._uncached.add(number)
             return None
@@ -220,7 +220,7 @@ class UnitReads:
             return None
         if not ranges:
             return None
-        self.source.put(self._unit_name(number), ranges, data)
+        self.source.store(self._unit_name(number), ranges, data)
         return CachedUnit(ranges, data)
 
     def _read_table(self, name: str, file: OpenFile, buffers: Sequence[Any], offset: int) -> int:
@@ -242,12 +242,12 @@ class UnitReads:
     def _load_table(
         self, name: str, key: tuple[str, int, int], file: OpenFile
     ) -> CachedUnit | None:
-        table = self.source.take(name)
+        table = self.source.open_unit(name)
         if table is None:
             with reading_from(None):
                 data = np.empty(key[2], np.uint8)
                 if file.read_some([data], key[1]) == len(data):
-                    self.source.put(name, [key], data)
+                    self.source.store(name, [key], data)
                     table = CachedUnit([key], data)
         return table
 

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from mdio._version import __version__
 from mdio.core.errors import CorruptLayoutError, PlanError
 from mdio.core.files.marks import CHECKSUM_KEY, with_checksum
-from mdio.core.frames import to_json
+from mdio.core.frames import columns_to_json
 
 if TYPE_CHECKING:
     from mdio.layouts.plan import LayoutPlan
@@ -159,7 +159,7 @@ def build_manifest(plan: LayoutPlan, meta: OutputMeta, **extra: Any) -> dict[str
             **(meta.striping or {}),
         },
         "checksum": "crc32c",
-        **({"frame_data": to_json(meta.frame_data)} if meta.frame_data else {}),
+        **({"frame_data": columns_to_json(meta.frame_data)} if meta.frame_data else {}),
         **({} if meta.appended_to is None else {"appended_to": meta.appended_to}),
     }
     if precisions := dict(plan.field_precisions):

@@ -299,7 +299,7 @@ def open_layout(
     try:
         status = target.stat()
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise SourceError(f"{target}: {store_at(target).missing(target)}") from error
+        raise SourceError(f"{target}: {store_at(target).missing_text(target)}") from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise SourceError(f"{target}: cannot be opened ({reason}); check the path") from error
@@ -325,7 +325,7 @@ def open_layout(
         )
     from MDAnalysis import _PARSERS
 
-    from mdio.layouts.foreign.packed import COMPRESSED_SUFFIXES
+    from mdio.layouts.foreign.compressed import COMPRESSED_SUFFIXES
 
     unpacked = target.with_suffix("") if target.suffix.lower() in COMPRESSED_SUFFIXES else target
     if unpacked.suffix[1:].upper() in _PARSERS:

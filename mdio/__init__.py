@@ -125,10 +125,6 @@ def __dir__() -> list[str]:
     return list(__all__)
 
 
-def _register_readers() -> None:
-    import_module("mdio.readers.reader")
-
-
 if clash := clash_with():
     warnings.warn(clash, stacklevel=2)
-when_imported("MDAnalysis", _register_readers)
+when_imported("MDAnalysis", lambda: import_module("mdio.readers.reader"))

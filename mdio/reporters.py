@@ -92,7 +92,7 @@ class OpenMMReporter:
     def describeNextReport(self, simulation: Any) -> dict[str, Any]:  # noqa: N802 - OpenMM's name
         """Return when the next frame is due, and what it needs; OpenMM calls it."""
         if self._has_box is None:
-            self._take_system(simulation)
+            self._set_system(simulation)
         steps = self.interval - simulation.currentStep % self.interval
         include = ["positions", *self._fields]
         return {"steps": steps, "periodic": self._periodic, "include": include}
@@ -108,14 +108,14 @@ class OpenMMReporter:
             Positions, box and time; velocities and forces if they are stored.
         """
         # Plain numbers in OpenMM's own units: nm, ps, kJ/(mol nm).
-        positions = self._choose_atoms(state.getPositions(asNumpy=True)) * ANGSTROM_PER_NM
+        positions = self._stored_values(state.getPositions(asNumpy=True)) * ANGSTROM_PER_NM
         fields = {}
         if "velocities" in self._fields:
             fields["velocities"] = (
-                self._choose_atoms(state.getVelocities(asNumpy=True)) * ANGSTROM_PER_NM
+                self._stored_values(state.getVelocities(asNumpy=True)) * ANGSTROM_PER_NM
             )
         if "forces" in self._fields:
-            fields["forces"] = self._choose_atoms(state.getForces(asNumpy=True)) / ANGSTROM_PER_NM
+            fields["forces"] = self._stored_values(state.getForces(asNumpy=True)) / ANGSTROM_PER_NM
         box = None
         if self._has_box:
             vectors = np.array(state.getPeriodicBoxVectors(asNumpy=True)._value, np.float64)
@@ -128,12 +128,13 @@ class OpenMMReporter:
         """Store the last frames; without it, this happens when the program ends."""
         self.writer.close()
 
-    def _choose_atoms(self, quantity: Any) -> NDArray[np.float64]:
+    def _stored_values(self, quantity: Any) -> NDArray[np.float64]:
+        """Return the numbers of the stored atoms, without OpenMM's unit."""
         values: NDArray[np.float64] = quantity._value
         return values if self._atoms is None else values[self._atoms]
 
-    def _take_system(self, simulation: Any) -> None:
-        """Take topology, selected atoms and box from the simulation."""
+    def _set_system(self, simulation: Any) -> None:
+        """Set topology, stored atoms and whether there is a box from the simulation."""
         from MDAnalysis import Universe
         from MDAnalysis.converters.OpenMMParser import OpenMMTopologyParser
 

@@ -65,7 +65,7 @@ class Batch(FrameBlock):
 
 
 class _Source(NamedTuple):
-    """A closed trajectory, and its facts."""
+    """A closed trajectory, and what sampling needs of it."""
 
     layout: Layout
     atoms: AtomIndices | None
@@ -383,14 +383,14 @@ def sample(
     fields = [name for name in FIELDS if name in {FIELDS[0], *fields}]
     sources: list[_Source] = []
     choice_by_size: dict[int, AtomChoice] = {}
-    is_one = isinstance(trajectories, str | PathLike | Layout) or hasattr(trajectories, "readline")
-    members: Any = trajectories
-    if is_one or not isinstance(trajectories, Iterable):
-        members = [trajectories]
-    for member in members:
-        layouts: Iterable[Any] = [member]
-        if not isinstance(member, Layout):
-            paths = ensemble_members(member).values() or [member]
+    items: Any = trajectories
+    is_single = isinstance(items, str | PathLike | Layout) or hasattr(items, "readline")
+    if is_single or not isinstance(items, Iterable):
+        items = [trajectories]
+    for item in items:
+        layouts: Iterable[Any] = [item]
+        if not isinstance(item, Layout):
+            paths = ensemble_members(item).values() or [item]
             layouts = (open_with_topology(path, top, fields=fields, **options) for path in paths)
         for layout in layouts:  # each is closed before the next is opened: there may be thousands
             with layout:
@@ -398,10 +398,8 @@ def sample(
                 n_atoms = layout.read(0, 0, indices).n_atoms  # raises for missing atoms
                 boundaries, notes = layout.boundaries(), layout.notes + notes
                 warn_of_lost_frames(layout.info, stacklevel=2)
-                closed_layout = layout.preopened()
-                sources.append(
-                    _Source(closed_layout, indices, n_atoms, layout.info, boundaries, notes)
-                )
+                closed = layout.preopened()
+                sources.append(_Source(closed, indices, n_atoms, layout.info, boundaries, notes))
             _check_last(sources, fields)
     return Sample(
         sources,
@@ -418,11 +416,11 @@ def _choose_indices(
     layout: Layout,
     atoms: Any,
     top: str | PathLike[str] | None,
-    by_size: dict[int, AtomChoice],
+    choice_by_size: dict[int, AtomChoice],
 ) -> tuple[AtomIndices | None, tuple[str, ...]]:
     """Return indices of the chosen atoms of a trajectory, None for all, and notes on the choice.
 
-    `by_size`: atoms chosen with `top`, by number of atoms, so that `top` is read once for each.
+    `choice_by_size`: atoms chosen with `top`, by number of atoms: `top` is read once for each.
     """
     if atoms is None:
         return None, ()
@@ -432,16 +430,16 @@ def _choose_indices(
     if runs is not None:
         return indices_from_runs(runs), ()
     n_atoms = layout.info.n_atoms
-    former = None if top is None else by_size.get(n_atoms)
-    if former is not None and former.universe is not None:
-        atom_group = former.universe.atoms
-        return former.atoms, compare_names(atom_group, stored_topology(layout), top, layout.path)
-    by_size[n_atoms] = choice = choose_atoms(layout, top, atoms, {})
+    choice = None if top is None else choice_by_size.get(n_atoms)
+    if choice is not None and choice.universe is not None:
+        atom_group = choice.universe.atoms
+        return choice.atoms, compare_names(atom_group, stored_topology(layout), top, layout.path)
+    choice_by_size[n_atoms] = choice = choose_atoms(layout, top, atoms, {})
     return choice.atoms, choice.notes
 
 
 def _check_last(sources: Sequence[_Source], fields: Sequence[str]) -> None:
-    """Raise PlanError if the last trajectory does not fit the first one."""
+    """Raise PlanError if the last trajectory has other numbers of atoms or lacks a field."""
     first, last = sources[0], sources[-1]
     if last.n_atoms != first.n_atoms:
         raise PlanError(

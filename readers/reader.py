@@ -34,7 +34,7 @@ from mdio.core.files.store import is_remote, to_path
 from mdio.core.frames import absent_frames
 from mdio.core.words import did_you_mean
 from mdio.layouts.base import Layout, cache_notes, plain_atoms, warn_of_lost_frames
-from mdio.layouts.foreign.universe import made_for_mdanalysis
+from mdio.layouts.foreign.universe import to_mdanalysis_topology
 from mdio.layouts.h5md import layout as h5md
 from mdio.layouts.registry import open_layout
 from mdio.layouts.segments import files as segments
@@ -372,7 +372,7 @@ class StoredTopologyParser(TopologyReaderBase):  # type: ignore[misc]
             topology = layout.topology()
             if topology is None:
                 return Topology(layout.info.n_atoms)
-            return made_for_mdanalysis(topology)
+            return to_mdanalysis_topology(topology)
 
 
 def _was_written_by_mdio(thing: Any, was_written: Callable[[Path], bool], *, folder: bool) -> bool:

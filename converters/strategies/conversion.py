@@ -26,7 +26,13 @@ from mdio.converters.strategies.write_tasks import WriteTaskWorker, describe_tas
 from mdio.core.errors import OutputError, PlanError
 from mdio.core.files.fingerprint import SourceStates
 from mdio.core.files.index import index_paths
-from mdio.core.files.journal import N_TAKEN, Journal, allocated_nbytes, counted, unfinished_in
+from mdio.core.files.journal import (
+    N_TAKEN,
+    Journal,
+    allocated_nbytes,
+    stored_frames_text,
+    unfinished_in,
+)
 from mdio.core.files.publish import link_target, output_errors, publish
 from mdio.core.files.remote.places import run_concurrently
 from mdio.core.files.replacing import drop_unfinished
@@ -145,7 +151,7 @@ class Conversion:
             n_resumed = sum(record.stop - record.start for record in records)
             if n_resumed:
                 n_reused = None if self.appended is None else self.n_reused
-                frames_text = counted(n_resumed, self.plan.n_frames, n_reused)
+                frames_text = stored_frames_text(n_resumed, self.plan.n_frames, n_reused)
                 writer.notes.append(f"{frames_text} taken from an earlier run")
                 if progress is not None:
                     progress(n_resumed, 0)
@@ -282,7 +288,7 @@ class Conversion:
                 force=force or self._replaces_source,
                 sources=[*self.job.files, *self.job.other_files],
                 companions=list(new_topologies),
-                parts_at=parts_at,
+                find_parts=parts_at,
                 check=self._check,
                 identity=identity,
                 resume=resume,

@@ -21,7 +21,7 @@ from mdio.converters.options import ConvertResult
 from mdio.converters.strategies.job import Job, file_has
 from mdio.core.errors import CorruptLayoutError, OutputError
 from mdio.core.files.fingerprint import contents_of, fingerprint, is_unchanged_source
-from mdio.core.files.journal import Journal, Record, changed, changed_options
+from mdio.core.files.journal import Journal, Record, describe_change, describe_changed_options
 from mdio.core.files.publish import output_errors
 from mdio.core.files.turns import TEMPORARY
 from mdio.core.files.writing import flush
@@ -267,7 +267,7 @@ def find_complete(job: Job, plan: LayoutPlan, *, copies: bool) -> ConvertResult 
     )
     is_same = holds_same or (
         manifest is not None
-        and changed(stored_values, new_values) is None
+        and describe_change(stored_values, new_values) is None
         and "parts" not in manifest
         and manifest.get("container") == plan.container
         and manifest.get("flavour") == plan.flavour
@@ -308,7 +308,7 @@ def _explain_difference(
     `stored_values`, `new_values`: what is compared of its manifest, and of the one to be written.
     """
     force, source = "--force (force=True in Python)", manifest["source"]
-    options = changed_options(stored_values["recipe"], new_values["recipe"])
+    options = describe_changed_options(stored_values["recipe"], new_values["recipe"])
     if not options and not {"stop", "end_ps"} & new_values["recipe"].keys():
         recorded = [contents_of(record) for record in source.get("files", [source])]
         new_files = [path for path in job.files if contents_of(fingerprint(path)) not in recorded]
@@ -321,7 +321,7 @@ def _explain_difference(
                 f"frames were added to it since: {append} it lacks; {force} converts {names} alone"
             )
     default = options or "its chunks, or its topology", "give the same source and options"
-    difference, advice = changed(stored_values, new_values) or default
+    difference, advice = describe_change(stored_values, new_values) or default
     return f"was made otherwise ({difference}); {advice}, choose another name, or use {force}"
 
 

@@ -98,7 +98,7 @@ class WriteTaskWorker:
         # What is sent to the owner may lie in memory that the next batch would overwrite.
         return None if self.writer.plan.writing.by_owner else self.writer.facts.batch_frames
 
-    def coming(self, pieces: Iterable[Piece]) -> None:
+    def prefetch_items(self, pieces: Iterable[Piece]) -> None:
         """Ask for the bytes of pieces while those before them are written."""
         if self.former is None:
             self._is_prefetched = True

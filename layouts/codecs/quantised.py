@@ -331,7 +331,7 @@ def decode_chunk(
     if is_bitpacked:
         bits = np.frombuffer(second_part, np.uint8)
         neighbours = _decompress(first_part, 1, n_atoms, "first part") if along_atoms else None
-        sum_packed(bits, shape, scale, out, atoms, first, last, xtc=xtc, kept=neighbours)
+        sum_packed(bits, shape, scale, out, atoms, first, last, xtc=xtc, neighbours=neighbours)
         return
     if along_atoms:
         neighbours = _decompress(first_part, 1, n_atoms, "first part")

@@ -24,7 +24,7 @@ from mdio.core.frames import AtomIndices, Flaws, FrameBlock, TrajectoryInfo
 from mdio.core.topology import Topology
 from mdio.core.words import did_you_mean
 from mdio.layouts.base import FormatFacts, Layout, StoredTimes, redundant_option_error
-from mdio.layouts.foreign.packed import (
+from mdio.layouts.foreign.compressed import (
     COMPRESSED_SUFFIXES,
     DECOMPRESSORS,
     compression_of,
@@ -34,7 +34,7 @@ from mdio.layouts.foreign.snapshot import ForeignFrames, Snapshot
 from mdio.layouts.foreign.text.format import FORMATS as TEXT_FORMATS
 from mdio.layouts.foreign.text.format import TextFrames
 from mdio.layouts.foreign.units import length_factor, made_up
-from mdio.layouts.foreign.universe import topology_of, universe_parsed
+from mdio.layouts.foreign.universe import topology_of, universe_from_parser
 from mdio.layouts.foreign.whole_file import WholeFile, tng_frames
 
 NATIVE = {"XTC": "XTC", "TRR": "TRR", "DCD": "DCD", "NCDF": "NetCDF", "NC": "NetCDF"}
@@ -49,7 +49,7 @@ SUFFIXES = (
 FORMATS = frozenset(SUFFIXES.split()).union(NATIVE)
 """Suffixes of trajectories that MDAnalysis 2.x reads, in capitals."""
 HEAD_NBYTES = 512
-OTHER_NAMES = {"LAMMPSTRJ": "LAMMPSDUMP", "DUMP": "LAMMPSDUMP"}
+SUFFIX_ALIASES = {"LAMMPSTRJ": "LAMMPSDUMP", "DUMP": "LAMMPSDUMP"}
 """Formats of suffixes that MDAnalysis does not know, although it reads the format."""
 AMBIGUOUS_SUFFIXES = ("CRD",)
 """Suffixes of two formats: CHARMM's coordinates and AMBER's trajectories."""
@@ -93,12 +93,12 @@ class GenericLayout(Layout):
         """Return whether MDAnalysis knows the suffix or the first bytes; does not import it."""
         if not path.is_file():
             return False
-        kind = _format_by_name(path)
-        if kind in FORMATS or _format_by_head(path) is not None:
+        format_name = _format_by_name(path)
+        if format_name in FORMATS or _format_by_head(path) is not None:
             return True
         # Formats of other packages are known to MDAnalysis only if these have been imported.
         readers = getattr(sys.modules.get("MDAnalysis"), "_READERS", {})
-        return kind in readers and not readers[kind].__module__.startswith("mdio.")
+        return format_name in readers and not readers[format_name].__module__.startswith("mdio.")
 
     def _open(self) -> TrajectoryInfo:
         suffix, name = compression_of(self.path), _format_by_name(self.path)
@@ -107,16 +107,16 @@ class GenericLayout(Layout):
                 f"{self.path}: a compressed {name} file cannot be read; decompress it first "
                 f"({DECOMPRESSORS[suffix]} {self.path.name})"
             )
-        kind = self._kind()
+        format_name = self._format_name()
         self._factor = length_factor(self.path, self.options)
-        self._frames = self._frames_of(kind)
+        self._frames = self._frames_of(format_name)
         try:
-            return self._read_info(kind or "its format")
+            return self._read_info(format_name or "its format")
         except BaseException:
             self._frames.close()
             raise
 
-    def _read_info(self, kind: str) -> TrajectoryInfo:
+    def _read_info(self, format_name: str) -> TrajectoryInfo:
         """Return the information on the trajectory; reads the first two frames and the last."""
         frames = self._frames
         is_stored = {"dt": frames.has_times, "length_unit": frames.names_lengths}
@@ -143,37 +143,37 @@ class GenericLayout(Layout):
             flaws=Flaws(frames.lost),
         )
         assumed = made_up(
-            kind,
+            format_name,
             self.options,
-            times=None if frames.has_times else frames.counts,
+            times=None if frames.has_times else frames.counted_in,
             lengths=not frames.names_lengths,
             fields=frames.fields,
-            stepped=first.step is not None,
+            has_steps=first.step is not None,
         )
-        return info.replace(flaws=info.flaws._replace(made_up=(*assumed, *frames.remarks())))
+        return info.replace(flaws=info.flaws._replace(made_up=(*assumed, *frames.notes())))
 
-    def _frames_of(self, kind: str | None) -> ForeignFrames:
+    def _frames_of(self, format_name: str | None) -> ForeignFrames:
         """Return the reader for a format; raises SourceError, OptionError."""
-        if kind is None or (kind in NATIVE and "format" not in self.options):
+        if format_name is None or (format_name in NATIVE and "format" not in self.options):
             head = read_head(self.path)[:8]
             raise SourceError(
                 f"{self.path}: called {self.path.suffix}, but begins with {head!r}, which is not "
                 f"how a {NATIVE[_format_by_name(self.path)]} file begins: it is damaged or misnamed"
             )
-        self._check_reader_options(kind)
-        if kind in TEXT_FORMATS:
-            return TextFrames(self.path, kind, self.options)
-        if kind == "TNG":
+        self._check_reader_options(format_name)
+        if format_name in TEXT_FORMATS:
+            return TextFrames(self.path, format_name, self.options)
+        if format_name == "TNG":
             return tng_frames(self.path, self.options)
-        return WholeFile(self.path, kind, self.options)
+        return WholeFile(self.path, format_name, self.options)
 
-    def _check_reader_options(self, kind: str) -> None:
+    def _check_reader_options(self, format_name: str) -> None:
         """Raise OptionError if MDAnalysis' reader lacks an option, which it would ignore."""
         if not (reader_options := self.options.keys() - {*OPTIONS, *HIDDEN_OPTIONS}):
             return
         import MDAnalysis as mda
 
-        reader = mda._READERS.get(kind)
+        reader = mda._READERS.get(format_name)
         if reader is None or not reader.__module__.startswith("MDAnalysis."):
             return
         parameters = {
@@ -185,7 +185,8 @@ class GenericLayout(Layout):
         if unknown := sorted(reader_options - parameters):
             names = ", ".join(sorted(parameters.union(OPTIONS, HIDDEN_OPTIONS) - {"filename"}))
             raise OptionError(
-                f"{self.path}: the reader of {kind} has no option {unknown[0]!r}; it has {names}"
+                f"{self.path}: the reader of {format_name} has no option {unknown[0]!r}; it has "
+                f"{names}"
             )
 
     def _snapshot(self, frame: int) -> Snapshot:
@@ -204,27 +205,28 @@ class GenericLayout(Layout):
         if snapshot.time is not None:
             return snapshot.time
         dt, offset = self.options.get("dt"), self.options.get("time_offset")
-        number = snapshot.step if self._frames.counts == "steps" else frame
+        number = snapshot.step if self._frames.counted_in == "steps" else frame
         number = frame if number is None else number
         return number * float(1.0 if dt is None else dt) + float(offset or 0.0)
 
-    def _kind(self) -> str | None:
+    def _format_name(self) -> str | None:
         """Return MDAnalysis' name of the format; None if it is unknown."""
-        kind = self.options.get("format") or _format_by_name(self.path)
-        if "format" in self.options and kind not in FORMATS:
+        format_name = self.options.get("format") or _format_by_name(self.path)
+        if "format" in self.options and format_name not in FORMATS:
             import MDAnalysis as mda
 
-            if kind not in (formats := {*mda._READERS, *FORMATS}):
+            if format_name not in (formats := {*mda._READERS, *FORMATS}):
+                hint = did_you_mean(str(format_name), formats)
                 raise OptionError(
-                    f"{self.path}: there is no format {kind!r}{did_you_mean(str(kind), formats)}; "
-                    f"give one of {', '.join(sorted(FORMATS))}"
+                    f"{self.path}: there is no format {format_name!r}{hint}; give one of "
+                    f"{', '.join(sorted(FORMATS))}"
                 )
-        if kind in AMBIGUOUS_SUFFIXES and "format" not in self.options:
-            kind = _format_by_head(self.path) or kind
+        if format_name in AMBIGUOUS_SUFFIXES and "format" not in self.options:
+            format_name = _format_by_head(self.path) or format_name
         other_readers = getattr(sys.modules.get("MDAnalysis"), "_READERS", {})
-        if kind not in FORMATS and kind not in other_readers:
-            kind = _format_by_head(self.path)
-        return None if kind is None else str(kind)
+        if format_name not in FORMATS and format_name not in other_readers:
+            format_name = _format_by_head(self.path)
+        return None if format_name is None else str(format_name)
 
     @property
     def stored_times(self) -> StoredTimes:
@@ -239,9 +241,9 @@ class GenericLayout(Layout):
         n_atoms, topology = self.info.n_atoms, None
         with warnings.catch_warnings(), suppress(Exception):  # parsers may raise any exception
             warnings.simplefilter("ignore")
-            parser_class = get_parser_for(str(self.path), format=self._kind())
+            parser_class = get_parser_for(str(self.path), format=self._format_name())
             with parser_class(self._frames.topology_file()) as parser:
-                topology = topology_of(universe_parsed(parser))
+                topology = topology_of(universe_from_parser(parser))
         if topology is None or topology.n_atoms != n_atoms:
             return None
         return topology if {*topology.columns} & {*NAMING_COLUMNS} else None
@@ -279,11 +281,11 @@ def _format_by_name(path: Path) -> str:
     name = path.name.lower()
     for suffix in COMPRESSED_SUFFIXES:
         name = name.removesuffix(suffix)
-    kind = Path(name).suffix[1:].upper() or name.upper()  # HISTORY of DL_POLY has no suffix
-    return OTHER_NAMES.get(kind, kind)
+    format_name = Path(name).suffix[1:].upper() or name.upper()  # HISTORY of DL_POLY has no suffix
+    return SUFFIX_ALIASES.get(format_name, format_name)
 
 
 def _format_by_head(path: Path) -> str | None:
     """Return the format by the first bytes of a file; None if no format fits."""
     head = decompressed_head(path, HEAD_NBYTES)
-    return next((kind for kind, pattern in FIRST_BYTES.items() if pattern.match(head)), None)
+    return next((name for name, pattern in FIRST_BYTES.items() if pattern.match(head)), None)

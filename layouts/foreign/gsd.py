@@ -54,8 +54,8 @@ class GSDFrames(ForeignFrames):
             ) from None
         return gsd.fl.open(str(self.path), "r")
 
-    def _failure(self, what: str, error: BaseException) -> SourceError:
-        return self._error(f"{what} cannot be read ({one_line(error)})")
+    def _failure(self, action: str, error: BaseException) -> SourceError:
+        return self._error(f"it cannot be {action} ({one_line(error)})")
 
     def _error(self, problem: str) -> SourceError:
         return SourceError(f"{self.path}: {problem}; it is not a GSD file of HOOMD, or is damaged")
@@ -94,7 +94,7 @@ class GSDFrames(ForeignFrames):
 
     def _numbers(self, name: str, frame: int) -> NDArray[Any]:
         """Return the numbers of a frame that has them; raises SourceError."""
-        with self._translated(f"{name} of frame {frame}"):
+        with self._translated(f"read: {name} of frame {frame}"):
             numbers: NDArray[Any] = self._file.read_chunk(frame, name)
         shape = {BOX: (6,), POSITION: (numbers.shape[0], 3)}.get(name, (1,))
         if numbers.dtype != DTYPES[name] or numbers.shape != shape or not numbers.size:
@@ -124,7 +124,7 @@ class GSDFrames(ForeignFrames):
             positions, box=box, step=0 if step is None else int(step.astype(np.int64)[0])
         )
 
-    def remarks(self) -> Iterator[str]:
+    def notes(self) -> Iterator[str]:
         """Yield notes on contents that are not read."""
         if self._unread_names:
             yield f"{', '.join(self._unread_names)} of later frames are not read"
@@ -143,8 +143,8 @@ class GSDLayout(GenericLayout):
         """Return whether it begins like a GSD file."""
         return path.is_file() and read_head(path)[:8] == MAGIC.to_bytes(8, "little")
 
-    def _kind(self) -> str:
+    def _format_name(self) -> str:
         return "GSD"
 
-    def _frames_of(self, kind: str | None) -> ForeignFrames:  # noqa: ARG002
+    def _frames_of(self, format_name: str | None) -> ForeignFrames:  # noqa: ARG002
         return GSDFrames(self.path)

@@ -180,17 +180,17 @@ class FileObject(ABC):
     """A file object for h5py, of `nbytes`."""
 
     def __init__(self, nbytes: int) -> None:
-        self._at, self._nbytes = 0, nbytes
+        self._position, self._nbytes = 0, nbytes
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         """Set the position in the file."""
-        begin = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._nbytes}[whence]
-        self._at = begin + offset
-        return self._at
+        begin = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._nbytes}[whence]
+        self._position = begin + offset
+        return self._position
 
     def tell(self) -> int:
         """Return the position."""
-        return self._at
+        return self._position
 
     def read(self, nbytes: int) -> bytes:
         """Return bytes; h5py recognises file objects by this method."""
@@ -208,22 +208,23 @@ class _HeapChecker(FileObject):
 
     def __init__(self, file: OpenFile) -> None:
         super().__init__(file.nbytes)
-        self.damaged_at: int | None = None
+        self.damaged_offset: int | None = None
         self._file = file
 
     def readinto(self, target: Any) -> int:
         """Fill a buffer; zeros after the end of the file, and once a heap is damaged."""
         view = memoryview(target).cast("B")
-        begin = max(0, self._at - len(SIGNATURE))  # the last read may have ended in a signature
-        data = self._file.peek(begin, self._at + len(view) - begin)
+        # The last read may have ended within a signature.
+        begin = max(0, self._position - len(SIGNATURE))
+        data = self._file.peek(begin, self._position + len(view) - begin)
         signature_offset = data.find(SIGNATURE)
-        while signature_offset >= 0 and self.damaged_at is None:
+        while signature_offset >= 0 and self.damaged_offset is None:
             if not self._is_sound(begin + signature_offset):
-                self.damaged_at = begin + signature_offset
+                self.damaged_offset = begin + signature_offset
             signature_offset = data.find(SIGNATURE, signature_offset + 1)
-        data = b"" if self.damaged_at is not None else data[self._at - begin :]
+        data = b"" if self.damaged_offset is not None else data[self._position - begin :]
         view[:] = data.ljust(len(view), b"\0")
-        self._at += len(view)
+        self._position += len(view)
         return len(view)
 
     def _is_sound(self, offset: int) -> bool:
@@ -253,9 +254,9 @@ def check_heaps(path: Path) -> None:
             h5py.File(checker, "r") as h5file,
         ):
             _read_attributes(h5file, checker)
-        if checker.damaged_at is not None:
+        if checker.damaged_offset is not None:
             raise SourceError(
-                f"{path}: the strings at byte {checker.damaged_at} (a global heap of HDF5) are "
+                f"{path}: the strings at byte {checker.damaged_offset} (a global heap of HDF5) are "
                 "damaged, and HDF5 would never finish reading them; copy the file again"
             )
 
@@ -274,7 +275,7 @@ def _read_attributes(h5file: h5py.File, checker: _HeapChecker) -> None:
             n_read += 1
             with suppress(*FOREIGN_ERRORS):
                 node.attrs[name]
-            if checker.damaged_at is not None:
+            if checker.damaged_offset is not None:
                 return
         for name in _names(node) if isinstance(node, h5py.Group) else ():
             with suppress(*FOREIGN_ERRORS):

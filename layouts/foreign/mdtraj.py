@@ -160,9 +160,9 @@ class MDTrajLayout(Layout):
         """Return the boxes of frames; without lengths they are 0, whatever their angles."""
         boxes = np.zeros((stop - start, 6), np.float32)
         if "cell_lengths" in self._columns:
-            for name, part in (("cell_lengths", boxes[:, :3]), ("cell_angles", boxes[:, 3:])):
-                part[...] = self._columns[name][start:stop]
-                part *= np.float32(self._factors[name])
+            for name, columns in (("cell_lengths", boxes[:, :3]), ("cell_angles", boxes[:, 3:])):
+                columns[...] = self._columns[name][start:stop]
+                columns *= np.float32(self._factors[name])
             boxes[~boxes[:, :3].any(axis=1)] = 0
         return boxes
 

@@ -35,8 +35,8 @@ def parsed_topology(path: Path) -> Topology | None:
     """Return the stored topology of a file; None without one, or if the file has changed."""
     for stored_path, stored_identity, body in load_metadata(path, MAGIC, ENDING):
         with suppress(struct.error, CorruptLayoutError, OSError):
-            is_ours = PARSER_CRC.unpack_from(body) == (_parser_crc(),)
-            if is_ours and Identity.of(path).matches(stored_identity, stored_path):
+            is_same_version = PARSER_CRC.unpack_from(body) == (_parser_crc(),)
+            if is_same_version and Identity.of(path).matches(stored_identity, stored_path):
                 return Topology.from_bytes(bytes(body[PARSER_CRC.size :]), str(stored_path))
     return None
 

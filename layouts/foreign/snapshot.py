@@ -83,7 +83,7 @@ class ForeignFrames(ABC):
     sparse: tuple[str, ...] = ()
     """Which of them some frames lack."""
     has_times: bool = False
-    counts: str = "frames"
+    counted_in: str = "frames"
     """What times are counted in if the file has none: ``frames`` or ``steps``."""
     lost: tuple[LostBytes, ...] = ()
     names_lengths: bool = True
@@ -111,8 +111,11 @@ class ForeignFrames(ABC):
         """Open the file."""
 
     @abstractmethod
-    def _failure(self, what: str, error: BaseException) -> BaseException:
-        """Return the exception to raise for an `error` of the library; `what`: what failed."""
+    def _failure(self, action: str, error: BaseException) -> BaseException:
+        """Return the exception to raise for an `error` of the library.
+
+        `action`: what the file cannot be: ``opened``, ``read at frame 3``.
+        """
 
     def _lacks_n_atoms(self) -> AtomCountError:
         return AtomCountError(
@@ -121,7 +124,7 @@ class ForeignFrames(ABC):
         )
 
     @contextmanager
-    def _translated(self, what: str) -> Iterator[None]:
+    def _translated(self, action: str) -> Iterator[None]:
         """Raise SourceError for errors of the library, and hide its warnings."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -130,13 +133,13 @@ class ForeignFrames(ABC):
             except MdioError:
                 raise
             except self._errors as error:
-                failure = self._failure(what, error)
+                failure = self._failure(action, error)
                 if failure is error:
                     raise
                 raise failure from error
 
-    def _take_facts(self, first: Snapshot) -> None:
-        """Set the facts of all frames from the first one."""
+    def _set_properties(self, first: Snapshot) -> None:
+        """Set from the first frame whether all have times, velocities and forces."""
         self.has_times = first.time is not None
         self.fields = tuple(name for name in FIELDS[1:] if getattr(first, name) is not None)
 
@@ -145,8 +148,8 @@ class ForeignFrames(ABC):
         """Return a frame; raises SourceError."""
 
     @abstractmethod
-    def remarks(self) -> Iterator[str]:
-        """Yield notes on what is assumed or not read."""
+    def notes(self) -> Iterator[str]:
+        """Yield notes on what is made up or not read."""
 
     def topology_file(self) -> Any:
         """Return the file that MDAnalysis' parser of topologies reads."""

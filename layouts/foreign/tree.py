@@ -38,7 +38,7 @@ def child(group: Any, name: str, default: Any = None) -> Any:
 
 
 def require_numbers(array: Any) -> None:
-    """Refuse strings, which HDF5 looks for elsewhere in the file; raises ValueError."""
+    """Raise ValueError for an array of strings, which HDF5 looks for elsewhere in the file."""
     if array is not None and array.dtype.kind not in "biuf":
         raise ValueError(f"{array.name} holds {array.dtype}, expected numbers")
 
@@ -101,19 +101,20 @@ class Sampling:
         self._rows: dict[str, NDArray[np.int64]] = {}
         self._steps: NDArray[np.int64] | None = None
         self._axes = [(first, np.empty(0, np.int64))]
+        """Series, each with the row that it has for each frame; rows only if frames were merged."""
         self.has_times = first.time is not None
         """Whether all frames have a time; otherwise they are counted."""
         self.has_steps = first.step is not None
-        if all(_same(first, other) for other in series.values()):
+        if all(_have_same_frames(first, other) for other in series.values()):
             return
         steps = {}
-        for name, one in series.items():
-            if one.step is None:
+        for name, other in series.items():
+            if other.step is None:
                 raise ValueError(
-                    f"{name} of {one.n_frames} frames beside positions of {first.n_frames}, "
+                    f"{name} of {other.n_frames} frames beside positions of {first.n_frames}, "
                     "without steps of its own"
                 )
-            steps[name] = one.step.read(0, one.n_frames).astype(np.int64)
+            steps[name] = other.step.read(0, other.n_frames).astype(np.int64)
             if not (np.diff(steps[name]) > 0).all():
                 raise ValueError(f"the steps of {name} do not increase, others have other steps")
         self._steps = np.unique(np.concatenate(list(steps.values())))
@@ -122,8 +123,8 @@ class Sampling:
             rows = np.full(self.n_frames, -1, np.int64)
             rows[np.searchsorted(self._steps, array_steps)] = np.arange(len(array_steps))
             self._rows[name] = rows
-        self._axes = [(one, self._rows[name]) for name, one in series.items()]
-        timed = [rows >= 0 for one, rows in self._axes if one.time is not None]
+        self._axes = [(other, self._rows[name]) for name, other in series.items()]
+        timed = [rows >= 0 for other, rows in self._axes if other.time is not None]
         self.has_times = bool(timed) and bool(np.any(timed, axis=0).all())
         self.has_steps = True
 
@@ -135,11 +136,11 @@ class Sampling:
         if not self._rows:
             return start, stop, None
         rows = self._rows[name][start:stop]
-        has = rows >= 0
-        sampled = rows[has]
+        has_row = rows >= 0
+        sampled = rows[has_row]
         if not sampled.size:
-            return 0, 0, has
-        return int(sampled[0]), int(sampled[-1]) + 1, None if has.all() else has
+            return 0, 0, has_row
+        return int(sampled[0]), int(sampled[-1]) + 1, None if has_row.all() else has_row
 
     def rows_of(self, name: str) -> NDArray[np.int64]:
         """Return the row of an element in each frame; -1 in frames without one."""
@@ -162,14 +163,14 @@ class Sampling:
         for series, rows in reversed(self._axes):
             if series.time is not None:
                 frame_rows = rows[start:stop]
-                has = frame_rows >= 0
-                if has.any():
-                    time_rows = frame_rows[has]
-                    times[has] = series.time.read(int(time_rows[0]), int(time_rows[-1]) + 1)
+                has_row = frame_rows >= 0
+                if has_row.any():
+                    time_rows = frame_rows[has_row]
+                    times[has_row] = series.time.read(int(time_rows[0]), int(time_rows[-1]) + 1)
         return times
 
 
-def _same(one: Series, other: Series) -> bool:
+def _have_same_frames(one: Series, other: Series) -> bool:
     """Return whether two elements have the same frames."""
     if one.n_frames != other.n_frames:
         return False
@@ -182,7 +183,7 @@ def _same(one: Series, other: Series) -> bool:
     return True
 
 
-FLAT = "the file has two dimensions: the third coordinate of all atoms is taken to be 0"
+FLAT_NOTE = "the file has two dimensions: the third coordinate of all atoms is taken to be 0"
 
 
 def _n_atoms(particles: Any, name: str) -> int | None:
@@ -205,15 +206,15 @@ def _is_seeded(steps: Any) -> bool:
 
 
 @contextmanager
-def as_source_error(path: Path, what: str) -> Iterator[None]:
-    """Turn errors of the libraries into a SourceError, ``PATH: WHAT (...)``."""
+def as_source_error(path: Path, problem: str) -> Iterator[None]:
+    """Turn errors of the libraries into a SourceError, ``PATH: PROBLEM (...)``."""
     try:
         yield
     except MdioError:
         raise
     except Exception as error:  # codecs have errors of their own, of many kinds
         text = " ".join(str(error).split()) or type(error).__name__
-        raise SourceError(f"{path}: {what} ({text})") from error
+        raise SourceError(f"{path}: {problem} ({text})") from error
 
 
 class ForeignTrajectory(ABC):
@@ -242,10 +243,10 @@ class ForeignTrajectory(ABC):
                 f"{path}: there is no group {group!r} in it; there are {', '.join(names)}"
             )
         particles = root["particles"]
-        chosen = group or names[0]
+        group_name = group or names[0]
         self._creator = text_of(child((child(root, "h5md/creator") or root).attrs, "name"))
-        self._group = particles[chosen]
-        others = {name: _n_atoms(particles, name) for name in names if name != chosen}
+        self._group = particles[group_name]
+        others = {name: _n_atoms(particles, name) for name in names if name != group_name}
         self._others = {name: n_atoms for name, n_atoms in others.items() if n_atoms is not None}
         self._values = {f: self._value(ELEMENTS[f]) for f in FIELDS if ELEMENTS[f] in self._group}
         if "positions" not in self._values:
@@ -261,7 +262,7 @@ class ForeignTrajectory(ABC):
         self.n_atoms = int(positions.shape[1])
         self._factors = {f: self._factor(f, array) for f, array in self._values.items()}
         series = {f: self._series(f) for f in self._values}
-        self._cells = Cells.found_in(path, self._group, int(positions.shape[0]))
+        self._cells = Cells.of_group(path, self._group, int(positions.shape[0]))
         if self._cells is not None:
             edges, scale = self._cells.edges, self._factors["positions"]
             if child(edges.attrs, "unit") is not None:
@@ -367,7 +368,7 @@ class ForeignTrajectory(ABC):
     def _factor(self, field: str, array: Any) -> float:
         if not self._convert:
             return 1.0
-        unit = text_of(child(array.attrs, "unit")) or self._assumed(field)
+        unit = text_of(child(array.attrs, "unit")) or self._missing_unit(field)
         try:
             return factor_of(field, unit)
         except KeyError as error:
@@ -377,10 +378,10 @@ class ForeignTrajectory(ABC):
                 "in Python, convert_units=False takes the numbers as they are"
             ) from None
 
-    def _assumed(self, field: str) -> str | None:
+    def _missing_unit(self, field: str) -> str | None:
         """Return the unit of numbers that have none: as requested, or as their program has it."""
-        assumed = UNITS_OF_PROGRAMS.get(self._creator or "")
-        length, reason = assumed, f"as {self._creator} writes them"
+        length = UNITS_OF_PROGRAMS.get(self._creator or "")
+        reason = f"as {self._creator} writes them"
         if self._length_unit is not None:
             length, reason = self._length_unit, "as asked with --length-unit"
         if length is None:
@@ -403,7 +404,7 @@ class ForeignTrajectory(ABC):
             first = self._sampling.times(0, min(2, self.n_frames)).astype(np.float64)
             last = self._sampling.times(self.n_frames - 1, self.n_frames).astype(np.float64)
             has_box = bool(self._boxes(0, 1).any())
-        counts = {name: one.n_frames for name, one in self._sampling.series.items()}
+        counts = {name: series.n_frames for name, series in self._sampling.series.items()}
         sparse = {name: n for name, n in counts.items() if n < self.n_frames}
         self.notes += [
             f"{self.path}: {'boxes' if name == 'box' else name} are in {n} of {self.n_frames} "
@@ -428,7 +429,7 @@ class ForeignTrajectory(ABC):
             chunk_atoms=None if chunks is None else min(int(chunks[1]), self.n_atoms),
             compression=self._compression(positions),
             groups=self._others,
-            flaws=Flaws(made_up=self._made_up + (FLAT,) * (positions.shape[2] == 2)),
+            flaws=Flaws(made_up=self._made_up + (FLAT_NOTE,) * (positions.shape[2] == 2)),
             nbytes=sum(p.stat().st_size for p in (self.path, *self.path.rglob("*")) if p.is_file()),
         )
 
@@ -450,18 +451,20 @@ class ForeignTrajectory(ABC):
             for field, out in block.present().items():
                 if field not in self._values:
                     raise SourceError(f"{self.path}: there are no {field} in it; leave them out")
-                first, last, has = self._sampling.rows(field, start, stop)
-                rows = out if has is None else np.empty((last - first, *out.shape[1:]), np.float32)
-                frames = np.arange(start, stop)[slice(None) if has is None else has]
+                first, last, has_row = self._sampling.rows(field, start, stop)
+                rows, frames = out, np.arange(start, stop)
+                if has_row is not None:
+                    rows = np.empty((last - first, *out.shape[1:]), np.float32)
+                    frames = frames[has_row]
                 if first < last and self._values[field].shape[2] == 2:
                     flat = np.empty((*rows.shape[:2], 2), np.float32)
                     self._read_rows(field, frames, first, atoms, flat)
                     rows[:, :, :2], rows[:, :, 2] = flat, 0
                 elif first < last:
                     self._read_rows(field, frames, first, atoms, rows)
-                if has is not None:
-                    out[has] = rows
-                    out[~has] = np.nan
+                if has_row is not None:
+                    out[has_row] = rows
+                    out[~has_row] = np.nan
                 if self._factors[field] != 1:
                     out *= np.float32(self._factors[field])
 
@@ -535,7 +538,7 @@ class Cells:
     """Factor to angstrom."""
 
     @classmethod
-    def found_in(cls, path: Path, group: Any, n_positions: int) -> Cells | None:
+    def of_group(cls, path: Path, group: Any, n_positions: int) -> Cells | None:
         """Return the cells of a particle group; None if it has none.
 
         Raises SourceError: it has neither two nor three dimensions, or is not a group. ValueError:
@@ -549,7 +552,7 @@ class Cells:
         if n_axes not in (2, 3):
             raise SourceError(f"{path}: {box.name} has {n_axes} dimensions, expected 3 or 2")
         boundary = () if box is None else np.atleast_1d(child(box.attrs, "boundary", ()))
-        open_axes = tuple(axis for axis, one in enumerate(boundary) if text_of(one) == "none")
+        open_axes = tuple(np.flatnonzero([text_of(one) == "none" for one in boundary]).tolist())
         if edges is None or (len(boundary) and len(open_axes) == len(boundary)):
             return None
         per_frame = False
@@ -584,9 +587,9 @@ class Cells:
         The length of an axis that is not periodic, and of the third of two dimensions, is 0, as in
         MDAnalysis.
         """
-        has = None
+        has_row = None
         if self.per_frame:
-            first, last, has = sampling.rows("box", start, stop)
+            first, last, has_row = sampling.rows("box", start, stop)
             edges = self.edges[first:last]
         else:
             edges = self.edges[()][np.newaxis]
@@ -606,8 +609,8 @@ class Cells:
         boxes[:, self.open_axes] = 0
         boxes[(boxes[:, :3] == 0).all(axis=1)] = 0  # as MDAnalysis has frames without a cell
         boxes[:, :3] *= self.scale
-        if has is not None:
+        if has_row is not None:
             all_boxes = np.zeros((stop - start, 6), np.float32)
-            all_boxes[has] = boxes
+            all_boxes[has_row] = boxes
             return all_boxes
         return boxes if self.per_frame else np.broadcast_to(boxes, (stop - start, 6))

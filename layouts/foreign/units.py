@@ -76,8 +76,8 @@ _SPELLINGS = {
     "deg": "degree",
     "rad": "radian",
 }
-WITHOUT = "lj"
-"""The name of LAMMPS' reduced units, by which no unit is known."""
+REDUCED_UNITS = "lj"
+"""How LAMMPS names its reduced units, of which no factor is known."""
 
 
 def spelled_factor(variable: str, unit: str) -> float | None:
@@ -196,32 +196,32 @@ def factor_of(field: str, unit: str | None) -> float:
 
 
 def made_up(
-    kind: str,
+    format_name: str,
     options: Mapping[str, Any],
     *,
     times: str | None,
     lengths: bool,
     fields: Sequence[str] = (),
-    stepped: bool = False,
+    has_steps: bool = False,
 ) -> Iterator[str]:
-    """Yield notes on what a format lacks, and what is assumed instead.
+    """Yield notes on what a format lacks, and what is made up instead.
 
-    `kind`: name of the format. `options`: the user's (``dt``, ``length_unit``). `times`: what times
-    are counted in; None if the format has times. `lengths`: whether it lacks the units of lengths
-    and `fields`. `stepped`: whether it numbers integration steps.
+    `format_name`: for the notes. `options`: the user's (``dt``, ``length_unit``). `times`: what
+    times are counted in; None if the format has times. `lengths`: whether it lacks the units of
+    lengths and `fields`. `has_steps`: whether it numbers integration steps.
     """
     if times is not None:
         dt = options.get("dt")
         spacing = "1 ps apart without --timestep" if dt is None else f"{dt:g} ps apart, as asked"
-        begin = TIMES_MADE_UP_NOT_STEPS if stepped else TIMES_MADE_UP
-        yield f"{begin}, since {kind} holds none: {times} are {spacing}"
+        begin = TIMES_MADE_UP_NOT_STEPS if has_steps else TIMES_MADE_UP
+        yield f"{begin}, since {format_name} holds none: {times} are {spacing}"
     if lengths:
         unit = options.get("length_unit")
         unit_text = "angstrom without --length-unit" if unit is None else f"{unit}, as asked"
-        yield f"{kind} names no unit of lengths: assumed to be {unit_text}"
+        yield f"{format_name} names no unit of lengths: assumed to be {unit_text}"
         assumed_units = {"velocities": f"{unit or 'angstrom'}/ps", "forces": "kJ/(mol angstrom)"}
         for name in fields:
-            yield f"{kind} names no unit of {name}: assumed to be {assumed_units[name]}"
+            yield f"{format_name} names no unit of {name}: assumed to be {assumed_units[name]}"
 
 
 def length_factor(path: Path, options: Mapping[str, Any]) -> np.float32:

@@ -52,8 +52,8 @@ def select_by_mdanalysis(
     Types and masses that it needs and the topology lacks are guessed, as MDAnalysis does.
 
     `atoms`: to select from. `selection`: in MDAnalysis' selection language. `option`: name of the
-    user's option, for the message. `notes`: notes are appended, on guessed
-    attributes and on the frame whose positions choose the atoms.
+    user's option, for the message. `notes`: notes are appended, on guessed attributes
+    and on the frame whose positions choose the atoms.
     Raises PlanError: MDAnalysis does not understand it, or the topology lacks an attribute.
     """
     from MDAnalysis.core.selection import _OPERATIONS, _SELECTIONDICT
@@ -67,7 +67,7 @@ def select_by_mdanalysis(
             if names and notes is not None:
                 notes.append(
                     f"the topology has no {' or '.join(names)}: for {selection!r} they are "
-                    f"{_how_guessed(atoms, source)}"
+                    f"{_guesses_text(atoms, source)}"
                 )
             if notes is not None and _BY_PLACE.search(selection):
                 frames = atoms.universe.trajectory
@@ -117,7 +117,7 @@ def guessed(universe: Universe, attributes: set[str]) -> Iterator[tuple[list[str
                 universe.del_TopologyAttr(name)
 
 
-def _how_guessed(atoms: AtomGroup, source: str) -> str:
+def _guesses_text(atoms: AtomGroup, source: str) -> str:
     """Return a text on how masses or types were guessed: from which names or elements."""
     values = np.asarray(getattr(atoms, source))
     pairs = dict(zip(values, atoms.types, strict=True))
@@ -147,16 +147,16 @@ def masses_of(
         if names:
             group = universe.atoms if atoms is None else universe.atoms[atoms]
             notes.append(
-                f"{topology_name} has no masses: they are {_how_guessed(group, source)}; "
+                f"{topology_name} has no masses: they are {_guesses_text(group, source)}; "
                 "--weights none (in Python: weights=None) weights all atoms equally"
             )
         return np.array(universe.atoms.masses, np.float64)
 
 
-def universe_parsed(parser: Any) -> Universe:
-    """Return a Universe of what a parser of MDAnalysis reads, without the masses that it makes up.
+def universe_from_parser(parser: Any) -> Universe:
+    """Return a Universe of what a parser of MDAnalysis reads, without masses that it makes up.
 
-    That of LAMMPS dumps gives all atoms 1.0 u where a dump has neither masses nor elements.
+    The parser of LAMMPS dumps gives all atoms 1.0 u where a dump has neither masses nor elements.
     """
     import MDAnalysis as mda
 
@@ -194,7 +194,7 @@ def topology_of(universe: Universe, atoms: NDArray[np.int64] | None = None) -> T
 def compare_names(
     topology: AtomGroup | Topology, stored: Topology | None, top: Any, path: Any
 ) -> tuple[str, ...]:
-    """Return a note if a topology names atoms otherwise than the one in a trajectory does.
+    """Return a note if a topology has other names of atoms than the one in a trajectory.
 
     `topology`: of `top`. `stored`: of the trajectory at `path`; nothing is compared without one, or
     with one of other atoms.
@@ -226,25 +226,26 @@ def compare_names(
 
 
 def note_on_reference_names(
-    own: Topology, reference: Topology, file: Any, doing: str
+    trajectory: Topology, reference: Topology, file: Any, role: str
 ) -> tuple[str, ...]:
     """Return a note if atoms have other names in the file of a reference, in the same order.
 
-    `own`, `reference`: those atoms of the trajectory and of `file`. `doing`: what they are, fitted.
+    `trajectory`, `reference`: the topologies of those atoms there and in `file`. `role`: what is
+    done with the atoms, such as ``fitted``, for the message.
     Raises PlanError: it has these names in another order.
     """
-    atoms, is_reordered = own.differing_names(reference)
+    atoms, is_reordered = trajectory.differing_names(reference)
     if not len(atoms):
         return ()
-    first, compared = int(atoms[0]), plural(own.n_atoms, "atom")
-    example = f"{own.name_of(first)} is {reference.name_of(first)} there"
+    first, compared = int(atoms[0]), plural(trajectory.n_atoms, "atom")
+    example = f"{trajectory.name_of(first)} is {reference.name_of(first)} there"
     if is_reordered:
         raise PlanError(
-            f"{file}: has the {compared} that are {doing} in another order than the trajectory "
+            f"{file}: has the {compared} that are {role} in another order than the trajectory "
             f"({example}); give a reference in the same order"
         )
     return (
-        f"{len(atoms):,} of the {compared} that are {doing} have other names in {file} "
+        f"{len(atoms):,} of the {compared} that are {role} have other names in {file} "
         f"({example}): they are taken for the same ones, in the order of that file",
     )
 
@@ -282,12 +283,12 @@ def residues_of(universe: Universe, atoms: NDArray[np.int64] | None = None) -> R
     return Residues(of_atoms, segments, texts, classes_of(texts)).take(atoms)
 
 
-def made_for_mdanalysis(topology: Topology) -> TopologyOfMDAnalysis:
+def to_mdanalysis_topology(topology: Topology) -> TopologyOfMDAnalysis:
     """Return a topology of mdio as one of MDAnalysis."""
     from MDAnalysis.core import topology as core
     from MDAnalysis.core import topologyattrs
 
-    kinds = {
+    classes = {
         "names": topologyattrs.Atomnames,
         "types": topologyattrs.Atomtypes,
         "elements": topologyattrs.Elements,
@@ -302,10 +303,11 @@ def made_for_mdanalysis(topology: Topology) -> TopologyOfMDAnalysis:
         "segids": topologyattrs.Segids,
     }
     attributes = []
-    for name, kind in kinds.items():
+    for name, attribute_class in classes.items():
         column = topology.columns.get(name)
         if column is not None:
-            attributes.append(kind(column.values() if isinstance(column, Texts) else column.copy()))
+            values = column.values() if isinstance(column, Texts) else column.copy()
+            attributes.append(attribute_class(values))
     resindex, segindex = topology.numbers(RESINDEX), topology.numbers(SEGINDEX)
     n_residues = 1 if resindex is None else max(1, topology.n_parents(RESINDEX))
     n_segments = 1 if segindex is None else max(1, topology.n_parents(SEGINDEX))
@@ -332,4 +334,4 @@ def universe_of(topology: Topology) -> Universe:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return mda.Universe(made_for_mdanalysis(topology), to_guess=())
+        return mda.Universe(to_mdanalysis_topology(topology), to_guess=())

@@ -18,7 +18,7 @@ import numpy as np
 from mdio.core.errors import SourceError
 from mdio.core.files.marks import open_regular
 from mdio.core.frames import LostBytes
-from mdio.layouts.foreign.packed import let_mdanalysis_read, open_decompressed
+from mdio.layouts.foreign.compressed import let_mdanalysis_read, open_decompressed
 from mdio.layouts.foreign.snapshot import (
     ForeignFrames,
     Snapshot,
@@ -43,11 +43,11 @@ TAIL_NBYTES = 1 << 16
 class WholeFile(ForeignFrames):
     """The frames of a file, as MDAnalysis' reader finds and reads them."""
 
-    def __init__(self, path: Path, kind: str, options: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path, format_name: str, options: Mapping[str, Any]) -> None:
         super().__init__(path)
-        self.kind, self._options = kind, options
-        is_text = kind in TEXT_FORMATS or kind in NUMBER_WIDTHS
-        if is_text and not _is_complete(path, NUMBER_WIDTHS.get(kind)):
+        self.format_name, self._options = format_name, options
+        is_text = format_name in TEXT_FORMATS or format_name in NUMBER_WIDTHS
+        if is_text and not _is_complete(path, NUMBER_WIDTHS.get(format_name)):
             raise SourceError(
                 f"{path}: the last line does not end in a newline, and its last number may be "
                 "truncated; if it is complete, append a newline"
@@ -61,20 +61,21 @@ class WholeFile(ForeignFrames):
         if (n_models := self._n_models()) > 1:
             self.close()
             raise SourceError(
-                f"{path}: {n_models} models, expected one: those of {kind} are not read as frames "
-                "by MDAnalysis; write them into a PDB file, of which each model is read as a frame"
+                f"{path}: {n_models} models, expected one: those of {format_name} are not read as "
+                "frames by MDAnalysis; write them into a PDB file, of which each model is read as "
+                "a frame"
             )
         first = self.read(0)
-        if kind in END_MARKS and END_MARKS[kind] not in _tail(path):
+        if format_name in END_MARKS and END_MARKS[format_name] not in _tail(path):
             size = path.stat().st_size
             self.lost = (LostBytes(str(path), self.n_frames, size, 0),)
-        self._take_facts(first)
+        self._set_properties(first)
 
     def _open(self) -> Any:
         from MDAnalysis.coordinates.core import get_reader_for
 
         let_mdanalysis_read(self.path)
-        reader_class = get_reader_for(str(self.path), format=self.kind)
+        reader_class = get_reader_for(str(self.path), format=self.format_name)
         if reader_class.__module__.startswith("mdio."):
             raise SourceError(f"{self.path}: no layout of mdio reads it, nor does MDAnalysis")
         names = self._options.keys() - {"format", "length_unit"}  # which are the layout's
@@ -106,28 +107,29 @@ class WholeFile(ForeignFrames):
 
     def _n_models(self) -> int:
         """Return the number of models in a file of a format of which MDAnalysis reads only one."""
-        if self.kind == "MMTF":
+        if self.format_name == "MMTF":
             from MDAnalysis.coordinates.MMTF import _parse_mmtf
 
             return int(_parse_mmtf(str(self.path)).num_models)
         words = " ".join(self._warnings)
-        models = re.search(r"has (\d+) models", words) if self.kind in ("CIF", "MMCIF") else None
-        return 1 if models is None else int(models[1])
+        models = re.search(r"has (\d+) models", words)
+        return int(models[1]) if models and self.format_name in ("CIF", "MMCIF") else 1
 
-    def remarks(self) -> Iterator[str]:
+    def notes(self) -> Iterator[str]:
         """Yield a note on the number of atoms, and MDAnalysis' warnings."""
-        if self.kind in WITHOUT_N_ATOMS:
-            yield f"{self.kind} has no number of atoms: it is unknown whether some are missing"
+        if self.format_name in WITHOUT_N_ATOMS:
+            name = self.format_name
+            yield f"{name} has no number of atoms: it is unknown whether some are missing"
         for text in dict.fromkeys(self._warnings):
             yield f"MDAnalysis: {' '.join(text.split())[:200]}"
 
-    def _failure(self, what: str, error: BaseException) -> BaseException:
+    def _failure(self, action: str, error: BaseException) -> BaseException:
         if "n_atoms" in str(error) and "n_atoms" not in self._options:
             return self._lacks_n_atoms()
         return SourceError(
-            f"{self.path}: cannot be {what} as {self.kind}: MDAnalysis finds {one_line(error)}; if "
-            "it is of another format, name it with --format; else it is damaged, or uses what "
-            "MDAnalysis does not read"
+            f"{self.path}: cannot be {action} as {self.format_name}: MDAnalysis finds "
+            f"{one_line(error)}; if it is of another format, name it with --format; else it is "
+            "damaged, or uses what MDAnalysis does not read"
         )
 
 
@@ -204,7 +206,7 @@ class TNGByChemfiles(ForeignFrames):
             self.n_frames = int(self._file.nsteps)
         first = self.read(0)
         self.n_atoms = first.n_atoms
-        self._take_facts(first)
+        self._set_properties(first)
 
     def _open(self) -> Any:
         import chemfiles
@@ -226,12 +228,12 @@ class TNGByChemfiles(ForeignFrames):
             step=int(source.step),
         )
 
-    def _failure(self, what: str, error: BaseException) -> BaseException:
+    def _failure(self, action: str, error: BaseException) -> BaseException:
         return SourceError(
-            f"{self.path}: cannot be {what} by chemfiles ({error}); {conversion_hint(self.path)}"
+            f"{self.path}: cannot be {action} by chemfiles ({error}); {conversion_hint(self.path)}"
         )
 
-    def remarks(self) -> Iterator[str]:
+    def notes(self) -> Iterator[str]:
         """Yield a note on forces, which are not read."""
         yield CHEMFILES_NOTE
 

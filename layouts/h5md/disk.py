@@ -66,16 +66,17 @@ class _DiskFile(FileObject):
         view = memoryview(target).cast("B")
         n_filled = 0
         try:
-            while n_read := os.preadv(self._fd, [view[n_filled:]], self._at + n_filled):
+            while n_read := os.preadv(self._fd, [view[n_filled:]], self._position + n_filled):
                 n_filled += n_read
         except BaseException as error:
             self.failure = self.failure or error
         view[n_filled:] = bytes(len(view) - n_filled)
         for offset, data in self._in_memory:
-            first, last = max(offset, self._at), min(offset + len(data), self._at + len(view))
+            begin = self._position
+            first, last = max(offset, begin), min(offset + len(data), begin + len(view))
             if first < last:
-                view[first - self._at : last - self._at] = data[first - offset : last - offset]
-        self._at += len(view)
+                view[first - begin : last - begin] = data[first - offset : last - offset]
+        self._position += len(view)
         return len(view)
 
     def write(self, data: Any) -> int:
@@ -85,14 +86,14 @@ class _DiskFile(FileObject):
         def write() -> None:
             n_written = 0
             while n_written < len(view):
-                n_written += os.pwrite(self._fd, view[n_written:], self._at + n_written)
+                n_written += os.pwrite(self._fd, view[n_written:], self._position + n_written)
 
         self._try(write)
-        self._written.append((self._at, len(view)))
+        self._written.append((self._position, len(view)))
         if self.failure is not None:
-            self._in_memory.append((self._at, bytes(view)))
-        self._at += len(view)
-        self._nbytes = max(self._nbytes, self._at)
+            self._in_memory.append((self._position, bytes(view)))
+        self._position += len(view)
+        self._nbytes = max(self._nbytes, self._position)
         return len(view)
 
     def truncate(self, size: int) -> int:

@@ -93,9 +93,9 @@ def read_frames(
     """
     n_frames, n_atoms = stop - start, checks.indices(atoms, index.n_atoms)[1]
     checks.output(positions, n_frames, n_atoms)
-    checks.array(vectors, "vectors", np.float32, (n_frames, 3, 3), filled=True)
-    checks.array(time, "time", np.float64, (n_frames,), filled=True)
-    checks.array(step, "step", np.int64, (n_frames,), filled=True)
+    checks.array(vectors, "vectors", np.float32, (n_frames, 3, 3), is_output=True)
+    checks.array(time, "time", np.float64, (n_frames,), is_output=True)
+    checks.array(step, "step", np.int64, (n_frames,), is_output=True)
     edges = index.offsets[start : stop + 1]
     if stop == index.n_frames:
         edges = np.append(edges, np.int64(index.end))

@@ -135,7 +135,7 @@ def read_sums(path: Path, manifest: Mapping[str, Any], number: int) -> PieceSums
         return None
     try:
         offset, nbytes, crc = manifest[SUMS_KEY][number]
-        with OpenFile(Redirect(path, manifest).place(SUMS)) as file:
+        with OpenFile(Redirect(path, manifest).path_of(SUMS)) as file:
             table = file.peek(offset, nbytes)
         if crc32c(table) == crc:
             return PieceSums.from_table(table)
@@ -149,7 +149,7 @@ def sums_problem(path: Path, manifest: Mapping[str, Any]) -> str | None:
     """Return the text of a problem with the file of checksums, except in its tables, or None."""
     expected = len(SUMS_HEADER) + sum(nbytes for _, nbytes, _ in manifest[SUMS_KEY])
     try:
-        with OpenFile(Redirect(path, manifest).place(SUMS)) as file:
+        with OpenFile(Redirect(path, manifest).path_of(SUMS)) as file:
             header, nbytes = file.peek(0, len(SUMS_HEADER)), file.nbytes
     except SourceError as error:
         return str(error)

@@ -137,7 +137,7 @@ class SegmentsLayout(Layout):
     def _locate(self, file: str) -> Path:
         """Return the path of a file of the manifest."""
         self._update_path()
-        return Redirect(self.path, self._manifest).place(file)
+        return Redirect(self.path, self._manifest).path_of(file)
 
     def _first_info(self) -> TrajectoryInfo:
         """Return the information on the first undamaged segment; reading others raises errors.

@@ -40,8 +40,9 @@ from mdio.core.files.in_flight import Opening
 from mdio.core.files.piece_sums import Sums, pieces_of_row
 from mdio.core.files.reading import Handles, OpenFile
 from mdio.core.files.store import store_at
-from mdio.core.files.writing import Data, WrittenFile
+from mdio.core.files.writing import WrittenFile
 from mdio.core.frames import AtomIndices
+from mdio.core.kernels.checks import Buffer
 from mdio.layouts.chunked.array import ChunkedArray
 from mdio.layouts.codecs.quantised import WITHOUT_LEVEL, decode_chunk
 from mdio.layouts.zarr.folder import Folder
@@ -449,7 +450,7 @@ MAX_FILES_AHEAD = 4
 """Objects of one array that are prefetched."""
 
 
-def write_file(path: Path, *parts: Data) -> None:
+def write_file(path: Path, *parts: Buffer) -> None:
     """Write a file from its parts, one after the other; raises OutputError."""
     from mdio.core.files.publish import output_errors  # readers have no use for it
 

@@ -67,7 +67,7 @@ class Folder(Closing):
 
     def place(self, name: str) -> Path:
         """Return the path of a file by its name in the folder."""
-        return self.path / name if self._redirect is None else self._redirect.place(name)
+        return self.path / name if self._redirect is None else self._redirect.path_of(name)
 
     def open_again(self) -> bool:
         """Open it in another process; return whether it is still the same folder."""

@@ -168,18 +168,16 @@ def advise(
     """
     reading, forecast_options = build_parts((Reading, ForecastOptions), options)
     if replay is not None:
-        given_arguments = {"trajectory": trajectory, "top": top, "select": select, **vars(reading)}
-        given_arguments |= {"allow_lossy": allow_lossy, "local_folder": local_folder}
-        given_arguments |= {"analysis": analysis, "target": str(target)}
+        arguments = {"trajectory": trajectory, "top": top, "select": select, **vars(reading)}
+        arguments |= {"allow_lossy": allow_lossy, "local_folder": local_folder}
+        arguments |= {"analysis": analysis, "target": str(target)}
         defaults = {"analysis": "rmsd", "target": ".", **vars(Reading())}
-        if differing := [
-            name for name, value in given_arguments.items() if value != defaults.get(name)
-        ]:
+        if changed := [name for name, value in arguments.items() if value != defaults.get(name)]:
             raise PlanError(
                 f"{replay}: saved measurements have their own arguments; leave out "
-                f"{', '.join(differing)}, or measure again"
+                f"{', '.join(changed)}, or measure again"
             )
-    shares = [] if replay is not None else _shares(executor, trajectory)
+    reads = [] if replay is not None else _read_together(executor, trajectory)
     is_parallel = executor is not None and executor.n_workers > 1
     n_workers = executor.n_workers if executor is not None and is_parallel else available_cores()
     n_ranks = n_workers if ranks is None else ranks
@@ -192,11 +190,10 @@ def advise(
         raise PlanError(f"limits is {limits!r}; give mdio.advisor.measure.Limits(seconds=...)")
 
     def decide() -> Advice:
-        profile = (
-            forecast_options.machine if isinstance(forecast_options.machine, Profile) else None
-        )
-        if profile is None and str(forecast_options.machine) != LOCAL:
-            profile = load_profile(str(forecast_options.machine))
+        machine, nodes = forecast_options.machine, forecast_options.nodes
+        profile = machine if isinstance(machine, Profile) else None
+        if profile is None and str(machine) != LOCAL:
+            profile = load_profile(str(machine))
         calibrations = [read_calibration(str(path)) for path in forecast_options.calibrate]
         recommend_from = partial(
             recommend,
@@ -204,9 +201,7 @@ def advise(
             passes=passes,
             profile=profile,
             cache=forecast_options.cache,
-            nodes=max(1, len({share.node for share in shares}))
-            if forecast_options.nodes is None
-            else forecast_options.nodes,
+            nodes=max(1, len({read.node for read in reads})) if nodes is None else nodes,
             under_mpi=executor is not None and executor.ranks is not None,
         )
 
@@ -216,7 +211,9 @@ def advise(
             assert total is not None
             return total
 
-        measures_all_options = save is not None or bool(calibrations)
+        all_limits = limits
+        if save is not None or calibrations:  # all options are needed, however fast the source is
+            all_limits = replace(limits or Limits(), enough_s=0.0)
         if replay is not None:
             measurements = load_measurements(replay)
         elif trajectory is None:
@@ -231,12 +228,10 @@ def advise(
                 ranks=n_ranks,
                 allow_lossy=allow_lossy,
                 local_folder=local_folder,
-                limits=replace(limits or Limits(), enough_s=0.0)
-                if measures_all_options
-                else limits,
+                limits=all_limits,
                 progress=progress,
                 **vars(reading),
-                shared_bandwidths=total_bandwidth(shares),
+                shared_bandwidths=total_bandwidth(reads),
                 forecast=forecast_source,
             )
         if save is not None:
@@ -246,11 +241,11 @@ def advise(
     return decide() if executor is None else executor.from_owner(decide)
 
 
-def _shares(
+def _read_together(
     executor: Executor | None,
     trajectory: str | PathLike[str] | Sequence[str | PathLike[str]] | None,
 ) -> list[WorkerRead]:
-    """Return the reads of each worker while all of them read; empty for a single worker."""
+    """Have all workers read at the same time; return what each read, nothing for one worker."""
     files = [] if trajectory is None else [to_path(path) for path in path_list(trajectory)]
     if executor is None or executor.n_workers == 1 or not files:
         return []

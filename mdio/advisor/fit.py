@@ -29,10 +29,10 @@ from numpy.typing import NDArray
 from mdio.advisor.closed_form import MAX_RANKS, Prediction, predict, reference_workload
 from mdio.advisor.profile import (
     ACCESS_MODELS,
-    BEHAVES_LIKE,
     GATHERS,
     LAYOUT_GATHER_PAIRS,
     MODELLED_GATHERS,
+    MODELLED_LAYOUTS,
     Gather,
     Noise,
     Profile,
@@ -77,9 +77,9 @@ class TimingRow:
     machine: str = ""
     executor: str = ""
     cores: int | None = None
-    """Of a node, where the table has them."""
+    """Cores of a node, where the table has them."""
     name: str = ""
-    """Of the layout, in the table."""
+    """Name of the layout in the table."""
 
     @property
     def pair(self) -> tuple[str, str]:
@@ -122,8 +122,7 @@ def read_timings(path: str | Path) -> list[TimingRow]:
         place = f"{path}: line {number}"
         if len(cells) != len(header):
             raise SourceError(f"{place}: {len(cells)} columns, expected {len(header)}")
-        by_name = dict(zip(header, cells, strict=True))
-        row = _parse_row(by_name, place)
+        row = _parse_row(dict(zip(header, cells, strict=True)), place)
         key = (row.name, row.gather, row.executor, row.workload_x, row.n_ranks)
         if earlier_line := lines_by_key.get(key):
             raise SourceError(
@@ -132,10 +131,10 @@ def read_timings(path: str | Path) -> list[TimingRow]:
                 "repeats"
             )
         for name in ("machine", "cores"):
-            first_value, present = (getattr(one, name) for one in ((rows or [row])[0], row))
-            if present != first_value:
+            first_value, value = getattr((rows or [row])[0], name), getattr(row, name)
+            if value != first_value:
                 raise SourceError(
-                    f"{place}: column {name}: {present!r} after {first_value!r}; "
+                    f"{place}: column {name}: {value!r} after {first_value!r}; "
                     f"fit one machine at a time"
                 )
         if len(rows) == MAX_ROWS:
@@ -150,27 +149,31 @@ def read_timings(path: str | Path) -> list[TimingRow]:
 def rows_of_executor(
     rows: Sequence[TimingRow], path: str | Path, executor: str | None
 ) -> tuple[list[TimingRow], list[str]]:
-    """Return the rows of one executor, and notes on what was chosen or put together here.
+    """Return the rows of one executor, and notes on the choice and on layouts that count as one.
 
     `executor`: its name; None: the only one, or else mpi. `path`: of the table, for messages.
     Raises SourceError: it has no row, or several executors have rows and none of them is mpi.
     """
     names = sorted({row.executor for row in rows})
-    listed = list_text([name or "none" for name in names])
-    chosen = executor or (names[0] if len(names) == 1 else "mpi")
-    if chosen not in names and executor is None:
-        raise SourceError(f"{path}: rows of the executors {listed}; give one of them (--executor)")
-    if chosen not in names:
-        raise SourceError(f"{path}: no row of the executor {chosen}, but of {listed}")
-    note = f"fitted to the rows of mpi, one of the executors {listed}; --executor selects another"
+    names_text = list_text([name or "none" for name in names])
+    name = executor or (names[0] if len(names) == 1 else "mpi")
+    if name not in names and executor is None:
+        raise SourceError(
+            f"{path}: rows of the executors {names_text}; give one of them (--executor)"
+        )
+    if name not in names:
+        raise SourceError(f"{path}: no row of the executor {name}, but of {names_text}")
+    note = (
+        f"fitted to the rows of mpi, one of the executors {names_text}; --executor selects another"
+    )
     notes = [note] if executor is None and len(names) > 1 else []
-    rows = [row for row in rows if row.executor == chosen]
+    rows = [row for row in rows if row.executor == name]
     for layout in ACCESS_MODELS:
-        alike = sorted({row.name for row in rows if row.layout == layout})
-        if len(alike) > 1:
+        table_names = sorted({row.name for row in rows if row.layout == layout})
+        if len(table_names) > 1:
             notes.append(
-                f"{list_text(alike)} are one layout of the model, {layout}: the fit lies between "
-                "their times; give each a table of its own where they differ"
+                f"{list_text(table_names)} are one layout of the model, {layout}: the fit lies "
+                "between their times; give each a table of its own where they differ"
             )
     return rows, notes
 
@@ -178,7 +181,7 @@ def rows_of_executor(
 def _parse_row(cells: dict[str, str], place: str) -> TimingRow:
     # Tables of `mdio bench scaling` have mdio's own names of layouts and gathers.
     cells["name"] = cells["layout"]
-    cells["layout"] = BEHAVES_LIKE.get(cells["layout"], cells["layout"])
+    cells["layout"] = MODELLED_LAYOUTS.get(cells["layout"], cells["layout"])
     cells["gather"] = TABLE_GATHERS.get(cells["gather"], cells["gather"])
     for name, names in (("layout", ACCESS_MODELS), ("gather", GATHERS)):
         if cells[name] not in names:
@@ -193,11 +196,11 @@ def _parse_row(cells: dict[str, str], place: str) -> TimingRow:
             value = float(cells[name])
         except ValueError:
             value = math.nan
-        fits, expected = 0 <= value <= MAX_SECONDS, f"a number from 0 to {MAX_SECONDS:.0e}"
+        is_valid, expected = 0 <= value <= MAX_SECONDS, f"a number from 0 to {MAX_SECONDS:.0e}"
         if name in counts:
-            fits = value.is_integer() and 1 <= value <= MAX_RANKS
+            is_valid = value.is_integer() and 1 <= value <= MAX_RANKS
             expected = f"a whole number from 1 to {MAX_RANKS:,}"
-        if not fits:
+        if not is_valid:
             raise SourceError(f"{place}: column {name}: {cells[name]!r}, expected {expected}")
         if value == 0 and name not in optional:
             raise SourceError(f"{place}: column {name}: 0, expected a number above 0")
@@ -494,8 +497,8 @@ def fit_profile(
         robust = np.sign(errors) * np.sqrt(2 * (np.sqrt(1 + errors**2) - 1))
         return np.concatenate([robust, logs / widths])
 
-    at_start = np.zeros(len(widths))
-    solution = least_squares(weighted_errors, at_start, bounds=(-6.0, 6.0), max_nfev=100)
+    no_change = np.zeros(len(widths))
+    solution = least_squares(weighted_errors, no_change, bounds=(-6.0, 6.0), max_nfev=100)
     fitted = _scale_profile(start, solution.x)
     return _with_scatter(fitted, rows, None if wide_priors else prior.noise)
 

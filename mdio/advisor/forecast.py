@@ -55,9 +55,9 @@ def read_calibration(text: str) -> Calibration:
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         raise SourceError(f"{path}: no timings of schema {SCHEMA}; make them with --timings")
     names = {field.name for field in fields(Calibration)}
-    plain = {name: value for name, value in data.items() if name in names}
+    values = {name: value for name, value in data.items() if name in names}
     gather = MODELLED_GATHERS.get(str(data.get("gather") or "blocking"), "gather")
-    return from_plain(Calibration, plain | {"layout": layout, "gather": gather}, path)
+    return from_plain(Calibration, values | {"layout": layout, "gather": gather}, path)
 
 
 def calibrate(forecaster: Forecaster, calibrations: Sequence[Calibration]) -> Forecaster:
@@ -132,21 +132,21 @@ def _task(forecaster: Forecaster) -> Task:
     source, hdf5 = measurements.trial("as-is"), measurements.trial("h5md")
     assert source is not None
     trials = {"xtc": source, "hdf5": hdf5 if hdf5 is not None and hdf5.runs else source}
-    loads = {name: forecaster.workload(trial, trial.runs[0]) for name, trial in trials.items()}
-    comp = loads["xtc"].t_comp_s
+    workloads = {name: forecaster.workload(trial, trial.runs[0]) for name, trial in trials.items()}
+    comp_s = workloads["xtc"].t_comp_s
     return Task(
         n_frames=measurements.source.n_frames,
         result_nbytes_per_frame=max(measurements.question.result_nbytes_frame, 1.0),
-        nbytes={name: load.nbytes for name, load in loads.items()},
-        t_io_s={name: max(1e-9, load.t_io_s) for name, load in loads.items()},
-        t_open_s={name: max(1e-6, load.t_open_s) for name, load in loads.items()},
-        t_rest_s={name: load.t_rest_s for name, load in loads.items()},
-        t_comp_fixed_s=1e-3 * max(comp, 1e-9),
-        t_comp_repeat_s=max(comp, 1e-9),
+        nbytes={name: work.nbytes for name, work in workloads.items()},
+        t_io_s={name: max(1e-9, work.t_io_s) for name, work in workloads.items()},
+        t_open_s={name: max(1e-6, work.t_open_s) for name, work in workloads.items()},
+        t_rest_s={name: work.t_rest_s for name, work in workloads.items()},
+        t_comp_fixed_s=1e-3 * max(comp_s, 1e-9),
+        t_comp_repeat_s=max(comp_s, 1e-9),
     )
 
 
-GATHER_OF = {"gather": "blocking", "global-array": "one-sided"}
+GATHER_NAMES = {"gather": "blocking", "global-array": "one-sided"}
 """Names of the model's gathers on the command line."""
 
 CACHES = ("auto", "cold", "warm")
@@ -179,7 +179,7 @@ class Total:
 
     @property
     def relative(self) -> float:
-        """Half of the band as a share of the total."""
+        """Half of the range as a share of the total."""
         return (self.high_s - self.low_s) / (2 * self.total_s) if self.total_s > 0 else 0.0
 
 
@@ -223,13 +223,13 @@ class Forecaster:
     ) -> Total:
         """Return the time of converting, on `n_converting` or else `n_ranks`, and of all passes."""
         run = self.one_pass(trial, n_ranks)
-        convert, spread = self._convert(trial, n_converting or n_ranks)
+        convert_s, error = self._convert(trial, n_converting or n_ranks)
         return Total(
-            convert_s=convert,
+            convert_s=convert_s,
             run=run,
-            total_s=convert + passes * run.t_total_s,
-            low_s=convert * max(0.0, 1 - spread) + passes * run.low_s,
-            high_s=convert * (1 + spread) + passes * run.high_s,
+            total_s=convert_s + passes * run.t_total_s,
+            low_s=convert_s * max(0.0, 1 - error) + passes * run.low_s,
+            high_s=convert_s * (1 + error) + passes * run.high_s,
         )
 
     def _nbytes(self, trial: Trial) -> float:
@@ -244,10 +244,10 @@ class Forecaster:
         as for the readers of the measurement.
         """
         host, rate = self.measurements.host, self.storage_nbytes_per_s
-        on_other_storage = trial.layout == "local-copy" or (
+        is_elsewhere = trial.layout == "local-copy" or (
             trial.layout != "as-is" and host.target_file_system != host.source_file_system
         )
-        return 0.0 if rate is None or on_other_storage else self._nbytes(trial) / rate
+        return 0.0 if rate is None or is_elsewhere else self._nbytes(trial) / rate
 
     def _runs(self, trial: Trial, cache: str) -> list[SampleRun]:
         runs = [run for run in trial.runs if run.cache == cache] or list(trial.runs)
@@ -307,7 +307,7 @@ class Forecaster:
         workload = self.workload(trial, run)
         predictions = {
             gather: predict(profile, trial.behaves_like, gather, n_ranks, workload)
-            for gather in GATHER_OF
+            for gather in GATHER_NAMES
         }
         gather = min(predictions, key=lambda name: predictions[name].t_total_s)
         best = predictions[gather]
@@ -319,7 +319,7 @@ class Forecaster:
             "low_s": max(0.0, best.low_s - relative * best.t_total_s) + prepare_s,
             "high_s": best.high_s + relative * best.t_total_s + prepare_s,
         }
-        return Forecast(**parts, t_startup_s=prepare_s, gather=GATHER_OF[gather])
+        return Forecast(**parts, t_startup_s=prepare_s, gather=GATHER_NAMES[gather])
 
     def workload(self, trial: Trial, run: SampleRun) -> Workload:
         """Return one pass over a layout as one rank of a `run` does it alone."""

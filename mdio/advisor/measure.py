@@ -48,7 +48,7 @@ from mdio.advisor.probes import (
     probe,
     without_computing,
 )
-from mdio.advisor.profile import BEHAVES_LIKE
+from mdio.advisor.profile import MODELLED_LAYOUTS
 from mdio.analysis.driver import analyze
 from mdio.analysis.kernels.kernel import (
     BlockFunction,
@@ -66,6 +66,7 @@ from mdio.converters.selection import open_with_topology
 from mdio.core.errors import MdioError, OutputError, PlanError
 from mdio.core.files.page_cache import drop_cache
 from mdio.core.files.store import file_system_type, need_disk, to_path
+from mdio.core.files.turns import is_running
 from mdio.core.files.writing import free_memory
 from mdio.core.frames import TrajectoryInfo
 from mdio.core.signals import terminations_raised
@@ -76,19 +77,10 @@ from mdio.layouts.striping.file_systems import get_stripe
 from mdio.parallel.executors import available_cores, pool_or_serial
 
 PREFIX = ".mdio-advise-"
+"""Of the names of temporary folders."""
 MIN_SLOPE = 0.6
 """Least seconds of a frame, as a share of the mean: at most the remainder is attributed to fixed
 costs, since the difference of two noisy times is unreliable."""
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True
 
 
 @contextmanager
@@ -102,8 +94,8 @@ def scratch(target: Path) -> Iterator[Path]:
     host = re.sub(r"[^A-Za-z0-9]", "_", socket.gethostname())[:40]
     for leftover in target.glob(f"{PREFIX}{host}-*"):
         pid = leftover.name.removeprefix(f"{PREFIX}{host}-").partition("-")[0]
-        # Only folders of this user.
-        if leftover.lstat().st_uid == os.geteuid() and pid.isdigit() and not _is_running(int(pid)):
+        is_dead = pid.isdigit() and int(pid) != os.getpid() and not is_running(int(pid))
+        if is_dead and leftover.lstat().st_uid == os.geteuid():
             shutil.rmtree(leftover, ignore_errors=True)
     with terminations_raised():
         try:
@@ -134,7 +126,7 @@ def convert_trial(
 
     Raises MdioError: as `mdio.convert`.
     """
-    before_s = _cpu_s()
+    cpu_before_s = _cpu_s()
     assert candidate.to is not None
     options: dict[str, Any] = dict(candidate.options)
     if candidate.group is not None:
@@ -156,7 +148,7 @@ def convert_trial(
                 to=candidate.to, start=frames.start, stop=frames.stop, overlap=overlap, **options
             ).keywords(),
         )
-    return result.seconds, result.nbytes_out, _cpu_s() - before_s
+    return result.seconds, result.nbytes_out, _cpu_s() - cpu_before_s
 
 
 def _cpu_s() -> float:
@@ -280,10 +272,13 @@ class InterleavedRepeats:
         self.small_sample = frames[: max(1, len(frames) // 4)]
         self.limits = limits
         self.workers = min(ranks, available_cores())
-        self.counts = sorted({1, self.workers})
+        self.worker_counts = sorted({1, self.workers})
+        """Numbers of workers that the analysis is run with."""
         self.cold_problem: str | None = None
-        self.comp: dict[int, Spread] = {}
-        self.startup: dict[int, Spread] = {}
+        self.comp_frame_s: dict[int, Spread] = {}
+        """Seconds of computing a frame, by number of workers."""
+        self.startup_s: dict[int, Spread] = {}
+        """Seconds of starting workers and gathering, by number of workers."""
         self._progress = progress
         self._started_at = time.monotonic()
         self._n_done = 0
@@ -298,7 +293,7 @@ class InterleavedRepeats:
         self._is_light = is_light
         self._pool_times([source])
         if not is_light:
-            self.comp = self._measure_compute(source, prepared, cost)
+            self.comp_frame_s = self._measure_compute(source, prepared, cost)
 
     def limit_time(self, pass_s: float) -> None:
         """Limit the time of all measurements, given that of one pass."""
@@ -307,7 +302,7 @@ class InterleavedRepeats:
         self._step(f"{TRIALS}, for some {duration(seconds)}")
 
     def measure(self, entries: list[CandidateRuns]) -> None:
-        """Convert, run from memory, run from disk; adds the times to `entries` and `comp`.
+        """Convert, run from memory, run from disk; add the times to `entries` and this object.
 
         Call `run_source` first.
         """
@@ -331,23 +326,24 @@ class InterleavedRepeats:
         """Return t_comp/t_IO of one worker; None if reading took no time."""
         repeats = source.times.get((1, "warm"), [])
         io_s = Spread.of([times["t_io_frame_s"] for times in repeats]).quartile if repeats else 0.0
-        return self.comp[1].quartile / io_s if io_s > 0 else None
+        return self.comp_frame_s[1].quartile / io_s if io_s > 0 else None
 
     def trial(self, entry: CandidateRuns, info: TrajectoryInfo, free: int) -> Trial:
         """Return the measurements of one candidate."""
         candidate, group = entry.candidate, entry.candidate.group
         runs: list[SampleRun] = []
-        fixed = frame = Spread.of([0.0])
+        fixed_s = frame_s = Spread.of([0.0])
         for (workers, cache), repeats in sorted(entry.times.items()) if not entry.problem else ():
             times = {name: Spread.of([times[name] for times in repeats]) for name in repeats[0]}
             # Start-up and computing are measured on all layouts together.
-            times |= {"t_startup_s": self.startup[workers], "t_comp_frame_s": self.comp[workers]}
+            times["t_startup_s"] = self.startup_s[workers]
+            times["t_comp_frame_s"] = self.comp_frame_s[workers]
             runs.append(SampleRun(workers, cache, len(self.frames), **times))
         if entry.converting_s and not entry.problem:
             n_small, n_large = len(self.small_sample), len(self.frames)
             small, large = entry.converting_s[n_small], entry.converting_s[n_large]
             is_whole = n_large == info.n_frames
-            fixed, frame = fit_conversion(large, small, n_large, n_small, is_whole)
+            fixed_s, frame_s = fit_conversion(large, small, n_large, n_small, is_whole)
         frame_nbytes = info.nbytes / info.n_frames if candidate.to is None else entry.nbytes_frame
         n_group = info.n_atoms if group is None else len(group.indices)
         read_nbytes = frame_nbytes
@@ -366,8 +362,8 @@ class InterleavedRepeats:
             one_writer=False,
             fits=candidate.to is None or frame_nbytes * info.n_frames < free,
             convert_workers=self._n_writers(candidate),
-            convert_fixed_s=fixed,
-            convert_frame_s=frame,
+            convert_fixed_s=fixed_s,
+            convert_frame_s=frame_s,
             runs=tuple(runs),
             problem=entry.problem,
             convert_cpu_share=entry.cpu_share,
@@ -400,37 +396,31 @@ class InterleavedRepeats:
             if first:
                 entry.problem = "there was no time left to try it"
             return
-        for part in (self.small_sample, self.frames):
+        for frames in (self.small_sample, self.frames):
             workers = self._n_writers(candidate)
             with entry.problems_noted():
                 seconds, nbytes, cpu_s = convert_trial(
-                    candidate,
-                    self.paths,
-                    part,
-                    entry.out,
-                    workers,
-                    self._overlap,
-                    self._top,
+                    candidate, self.paths, frames, entry.out, workers, self._overlap, self._top
                 )
-                entry.converting_s.setdefault(len(part), []).append(seconds)
-                entry.nbytes_frame = nbytes / len(part)
+                entry.converting_s.setdefault(len(frames), []).append(seconds)
+                entry.nbytes_frame = nbytes / len(frames)
                 entry.cpu_share = min(1.0, cpu_s / max(1e-9, workers * seconds))
             if entry.problem:
                 return
 
     def _run(self, entry: CandidateRuns, cache: str, *, first: bool) -> None:
         """Run the analysis once with each number of workers, from memory or from disk."""
-        cold = cache == "cold"
-        needed_s = COLD_REPEAT_SHARE * self.limits.seconds if cold and not first else 0.0
-        for workers in self.counts:
-            is_late = self._remaining_s() < needed_s and (cold or not first)
-            if cold and not (entry.problem or is_late or self.cold_problem):
+        is_cold = cache == "cold"
+        needed_s = COLD_REPEAT_SHARE * self.limits.seconds if is_cold and not first else 0.0
+        for workers in self.worker_counts:
+            is_late = self._remaining_s() < needed_s and (is_cold or not first)
+            if is_cold and not (entry.problem or is_late or self.cold_problem):
                 problems = [drop_cache(to_path(path)) for path in entry.paths]
                 self.cold_problem = next(filter(None, problems), None)
-            if entry.problem or is_late or (cold and self.cold_problem):
+            if entry.problem or is_late or (is_cold and self.cold_problem):
                 return
             with entry.problems_noted():
-                if first and not cold:  # brings the bytes into memory
+                if first and not is_cold:  # brings the bytes into memory
                     self._time_run(entry, self._analysis, workers)
                 times = self._time_run(entry, self._analysis, workers)
                 entry.times.setdefault((workers, cache), []).append(times)
@@ -468,23 +458,23 @@ class InterleavedRepeats:
         """Pool times that all layouts share: start-up and, if all of them compute, computing."""
         pooled: dict[str, dict[int, Spread]] = {}
         for name in ("t_startup_s", "t_comp_frame_s"):
-            values: dict[int, list[float]] = {workers: [] for workers in self.counts}
+            values: dict[int, list[float]] = {workers: [] for workers in self.worker_counts}
             for entry in entries:
                 for (workers, _), repeats in entry.times.items():
                     values[workers] += [times[name] for times in repeats]
             pooled[name] = {workers: Spread.of(times) for workers, times in values.items()}
-        self.startup = pooled["t_startup_s"]
-        self.comp = pooled["t_comp_frame_s"] if self._is_light else self.comp
+        self.startup_s = pooled["t_startup_s"]
+        self.comp_frame_s = pooled["t_comp_frame_s"] if self._is_light else self.comp_frame_s
 
     def _measure_compute(
         self, source: CandidateRuns, prepared: Prepared, cost: Probe
     ) -> dict[int, Spread]:
         """Return the time of computing a frame, measured on few frames, of a slow analysis."""
         frame_s = cost.t_comp_frame_s
-        spreads = {workers: Spread.of([frame_s]) for workers in self.counts}
+        spreads = {workers: Spread.of([frame_s]) for workers in self.worker_counts}
         if not cost.finished:
             return spreads
-        for workers in self.counts:
+        for workers in self.worker_counts:
             frames = source.frames[: workers * max(1, int(LIGHT_S / frame_s))]
             if len(frames) * frame_s / workers > max(2 * LIGHT_S, self._remaining_s() / 4):
                 continue
@@ -557,8 +547,8 @@ def measure(
     """
     started_at = time.monotonic()
     limits = limits or Limits()
-    single = isinstance(trajectory, str | PathLike)
-    paths = [str(trajectory)] if single else [str(path) for path in trajectory]  # type: ignore[union-attr]
+    is_single = isinstance(trajectory, str | PathLike)
+    paths = [str(trajectory)] if is_single else [str(path) for path in trajectory]  # type: ignore[union-attr]
     need_disk(target, "trial conversions need a folder on a disk; give it as --target")
     folder = Path(target)
     free, memory = free_nbytes(folder, "--target"), free_memory()
@@ -609,13 +599,13 @@ def measure(
     runs = InterleavedRepeats(
         paths, frames, ranks, limits, progress, overlap, verify, atom_count_top
     )
-    behaves_like = {**BEHAVES_LIKE, "segments": "segments", "chain": "segments"}
-    as_is = Candidate("as-is", "as-is", behaves_like.get(info.layout, "xtc-shared"))
+    models = {**MODELLED_LAYOUTS, "segments": "segments", "chain": "segments"}
+    as_is = Candidate("as-is", "as-is", models.get(info.layout, "xtc-shared"))
     source = CandidateRuns(as_is, paths, frames)
     runs.run_source(source, prepared, cost)
     files = [to_path(path) for path in paths]
     source_bandwidths = (
-        *bandwidths(files, sorted({1, 2, *runs.counts, SHARED_STORAGE_READERS})),
+        *bandwidths(files, sorted({1, 2, *runs.worker_counts, SHARED_STORAGE_READERS})),
         *shared_bandwidths,
     )
     options = {}

@@ -49,6 +49,7 @@ class Candidate:
     name: str
     layout: str
     behaves_like: str
+    """Layout of the scaling model."""
     to: str | None = None
     """Layout to convert to; None: nothing is converted."""
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -86,14 +87,14 @@ def candidates(
     )
     result = [] if container is None else [segments("segments")]
     if container != PLAIN_CONTAINER:
-        plain = {"container": PLAIN_CONTAINER}
-        result.append(segments(f"segments of {PLAIN_CONTAINER}", options=plain))
-    result += [_chunked(info, name, name, group, {}) for name in ("h5md", "zarr")]
+        options = {"container": PLAIN_CONTAINER}
+        result.append(segments(f"segments of {PLAIN_CONTAINER}", options=options))
+    result += [_in_chunks(info, name, name, group, {}) for name in ("h5md", "zarr")]
     if info.xtc_integers:
-        result.append(_chunked(info, "zarr raw floats", "zarr", group, {"precision": "none"}))
+        result.append(_in_chunks(info, "zarr raw floats", "zarr", group, {"precision": "none"}))
     if allow_lossy is not None:
         name = f"zarr precision {allow_lossy:g}"
-        result.append(_chunked(info, name, "zarr", group, {"precision": allow_lossy}))
+        result.append(_in_chunks(info, name, "zarr", group, {"precision": allow_lossy}))
     return result
 
 
@@ -103,10 +104,10 @@ def segments_for(n_frames: int, frame_nbytes: int, ranks: int) -> int:
     return max(1, min(n_segments, n_frames))
 
 
-def _chunked(
+def _in_chunks(
     info: TrajectoryInfo, name: str, layout: str, group: Group | None, options: Mapping[str, Any]
 ) -> Candidate:
-    """Plan the whole output, so that a trial of a few frames has the same chunks."""
+    """Return a candidate with the chunks of the whole output, which its trials then have, too."""
     write_options = WriteOptions(
         precision=options.get("precision"),
         groups={} if group is None else {GROUP: len(group.indices)},
@@ -338,7 +339,7 @@ def measurements_from(data: Any, source: str) -> Measurements:
             "mdio advise --save-measurements"
         )
     fields = {key: value for key, value in data.items() if key != "schema"}
-    loaded = from_plain(Measurements, fields, source)
-    if loaded.source.n_frames < 1 or loaded.trial("as-is") is None:
+    measurements = from_plain(Measurements, fields, source)
+    if measurements.source.n_frames < 1 or measurements.trial("as-is") is None:
         raise SourceError(f"{source}: no frames, or no measurement of the source as it is")
-    return loaded
+    return measurements

@@ -81,9 +81,9 @@ def bandwidths(paths: Sequence[Path], readers: Sequence[int]) -> list[Bandwidth]
         parts = [
             (largest, first + reader * (region // count), nbytes_each) for reader in range(count)
         ]
-        cold = drop_cache(largest) is None
-        for cache in ("cold", "warm") if cold else ("warm",):
-            if not cold:
+        is_cold = drop_cache(largest) is None
+        for cache in ("cold", "warm") if is_cold else ("warm",):
+            if not is_cold:
                 _read_parts(parts)
             nbytes, seconds = _read_parts(parts)
             rates.append(Bandwidth(count, cache, nbytes / seconds))
@@ -94,7 +94,8 @@ class WorkerRead(NamedTuple):
     """The bytes that one worker read while all of them did."""
 
     node: str
-    cold: bool
+    is_cold: bool
+    """Whether they came from disk."""
     nbytes: int
     seconds: float
 
@@ -106,18 +107,18 @@ def read_as_worker(paths: Sequence[Path], n_workers: int, number: int) -> Worker
     first = number * SHARED_STORAGE_READERS
     nbytes = min(region, MAX_READER_NBYTES)
     parts = [(largest, k * region, nbytes) for k in range(first, first + SHARED_STORAGE_READERS)]
-    cold = drop_cache(largest) is None
-    return WorkerRead(platform.node(), cold, *_read_parts(parts))
+    is_cold = drop_cache(largest) is None
+    return WorkerRead(platform.node(), is_cold, *_read_parts(parts))
 
 
-def total_bandwidth(shares: Sequence[WorkerRead]) -> list[Bandwidth]:
+def total_bandwidth(reads: Sequence[WorkerRead]) -> list[Bandwidth]:
     """Return the bandwidth of all workers together; nothing if the file is too small."""
-    nbytes = sum(share.nbytes for share in shares)
-    cache = "cold" if all(share.cold for share in shares) else "warm"
-    seconds = max((share.seconds for share in shares), default=0.0)
-    return (
-        [Bandwidth(len(shares) * SHARED_STORAGE_READERS, cache, nbytes / seconds)] if nbytes else []
-    )
+    nbytes = sum(read.nbytes for read in reads)
+    if not nbytes:
+        return []
+    cache = "cold" if all(read.is_cold for read in reads) else "warm"
+    seconds = max(read.seconds for read in reads)
+    return [Bandwidth(len(reads) * SHARED_STORAGE_READERS, cache, nbytes / seconds)]
 
 
 def local_disk(folder: Path) -> LocalDisk | None:
@@ -131,12 +132,16 @@ def local_disk(folder: Path) -> LocalDisk | None:
                 file.write(data)
             os.fsync(file.fileno())
             seconds = max(time.perf_counter() - started_at, 1e-9)
-        cold = [rate.nbytes_per_s for rate in bandwidths([path], [1]) if rate.cache == "cold"]
+        cold_rates = [
+            bandwidth.nbytes_per_s
+            for bandwidth in bandwidths([path], [1])
+            if bandwidth.cache == "cold"
+        ]
     except OSError:  # it is full
         return None
     finally:
         path.unlink(missing_ok=True)
-    return LocalDisk(cold[0], PROBE_NBYTES / seconds) if cold else None
+    return LocalDisk(cold_rates[0], PROBE_NBYTES / seconds) if cold_rates else None
 
 
 def _largest_file(paths: Sequence[Path]) -> tuple[Path, int]:
@@ -161,10 +166,10 @@ def _read_part(part: FilePart) -> int:
     path, offset, nbytes = part
     buffer = memoryview(bytearray(min(READ_NBYTES, nbytes)))
     n_done = 0
-    end = time.perf_counter() + MAX_READER_S
+    end_s = time.perf_counter() + MAX_READER_S
     with path.open("rb", buffering=0) as file:
         file.seek(offset)
-        while n_done < nbytes and time.perf_counter() < end:
+        while n_done < nbytes and time.perf_counter() < end_s:
             n_read = file.readinto(buffer[: nbytes - n_done])
             if not n_read:
                 break

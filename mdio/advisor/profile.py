@@ -27,14 +27,14 @@ GATHERS = ("gather", "global-array")
 
 LAYOUT_GATHER_PAIRS = tuple((layout, gather) for layout in ACCESS_MODELS for gather in GATHERS)
 
-BEHAVES_LIKE = MappingProxyType(
+MODELLED_LAYOUTS = MappingProxyType(
     {
         **dict.fromkeys(("xtc", "trr", "dcd", "ncdf"), "xtc-shared"),
         "h5md": "hdf5",
         "zarr": "segments",
     }
 )
-"""The published layout that each layout of mdio resembles; a shard of Zarr is a file of its own."""
+"""The layout of the model for each layout of mdio; a shard of Zarr is a file of its own."""
 
 MODELLED_GATHERS = MappingProxyType(
     {"blocking": "gather", "nonblocking": "gather", "one-sided": "global-array"}
@@ -46,7 +46,7 @@ def access_model(layout: str) -> str:
 
     Raises PlanError: there is no such layout.
     """
-    return _model_name("layout", layout, ACCESS_MODELS, BEHAVES_LIKE)
+    return _model_name("layout", layout, ACCESS_MODELS, MODELLED_LAYOUTS)
 
 
 def gather_model(gather: str) -> str:
@@ -229,8 +229,8 @@ def _write(table: Mapping[str, Any], prefix: str, lines: list[str]) -> None:
 
 
 def _key(key: str) -> str:
-    bare = all(letter.isalnum() or letter in "-_" for letter in key)
-    return key if bare else f'"{key}"'
+    is_bare = all(letter.isalnum() or letter in "-_" for letter in key)
+    return key if is_bare else f'"{key}"'
 
 
 def _value(value: str | float) -> str:

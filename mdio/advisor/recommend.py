@@ -25,6 +25,7 @@ from mdio.layouts.registry import layout_class
 from mdio.layouts.striping.file_systems import stripes_are_servers
 
 MISSING_SHARES = (0.1, 0.25, 0.5)
+"""Fractions of the nodes that are missing, of which passes with caches are forecast."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,10 +249,7 @@ def recommend(
         break_even_layout=break_even_layout,
         rule=choice.papers_rule(),
         commands=tuple(choice.commands(recommended)),
-        reasons=(
-            *choice.reasons(useful_ranks),
-            *([] if node_cache is None else [str(node_cache)]),
-        ),
+        reasons=(*choice.reasons(useful_ranks), *([str(node_cache)] if node_cache else [])),
         node_cache=node_cache,
         curves={
             trial.name: tuple(forecaster.one_pass(trial, n) for n in requested.rank_counts())
@@ -291,20 +289,20 @@ class Choice:
     @cached_property
     def equally_good(self) -> list[Trial]:
         """The fastest option, and those that are as good within the noise."""
-        fitting = [trial for trial in self.trials if trial.fits]
-        totals = (self.totals[trial.name] for trial in fitting)
+        fitting_trials = [trial for trial in self.trials if trial.fits]
+        totals = (self.totals[trial.name] for trial in fitting_trials)
         shortest = min(totals, key=lambda total: total.total_s)
 
         def is_as_good(total: Total) -> bool:
             noise = math.hypot(shortest.relative, total.relative) / 2
             return total.total_s <= shortest.total_s * (1 + min(max(MIN_NOISE, noise), MAX_NOISE))
 
-        return [trial for trial in fitting if is_as_good(self.totals[trial.name])]
+        return [trial for trial in fitting_trials if is_as_good(self.totals[trial.name])]
 
     @cached_property
     def best(self) -> Trial:
         """The simplest option of `equally_good`."""
-        order = {name: place for place, name in enumerate(SIMPLE_OPTIONS)}
+        order = {name: position for position, name in enumerate(SIMPLE_OPTIONS)}
         return min(
             self.equally_good,
             key=lambda trial: (order.get(trial.name, len(order)), self.totals[trial.name].total_s),
@@ -440,7 +438,7 @@ class Choice:
             problem = next((trial.problem for trial in trials if trial.problem), None)
             reason = f"could not be measured: {problem}" if problem else "was not tried"
             return Rule(layout, gather, text, False, f"{layout} {reason}")
-        name = min(measured, key=lambda one: self.totals[one].total_s)
+        name = min(measured, key=lambda option: self.totals[option].total_s)
         best, total = self.totals[name], self.totals[advised.name]
         reason = (
             f"the rule looks at the ratio alone; the time for {plural(self.passes, 'pass')} is "
@@ -463,10 +461,10 @@ class Choice:
         if len(equally_good) > 1:
             names = ", ".join(name for name in equally_good if name != advised.name)
             fastest = min(equally_good, key=lambda name: self.totals[name].total_s)
-            choice = (
+            verdict = (
                 "either will do" if fastest == advised.name else "the simpler one is recommended"
             )
-            yield f"{advised.name} and {names} differ by less than the noise: {choice}"
+            yield f"{advised.name} and {names} differ by less than the noise: {verdict}"
         if useful_ranks < self.ranks_asked:
             asked_s = forecaster.one_pass(advised, self.ranks_asked).t_total_s
             yield (
@@ -480,8 +478,8 @@ class Choice:
                 f"{self.ranks_asked} ranks take turns on {owner} {plural(self._cores, 'core')}; "
                 "use --nodes N if there are more nodes, or --machine to forecast for a cluster"
             )
-        cold = forecaster.profile is None and forecaster.cache_state(advised) == "cold"
-        if cold and forecaster.storage_nbytes_per_s is not None:
+        is_cold = forecaster.profile is None and forecaster.cache_state(advised) == "cold"
+        if is_cold and forecaster.storage_nbytes_per_s is not None:
             yield (
                 "passes are assumed to read from storage, which gave "
                 f"{forecaster.storage_nbytes_per_s / 1e6:,.0f} MB/s to all readers together "

@@ -59,15 +59,15 @@ def _summary(decision: Decision) -> str:
         ("source", f"{source.layout}, {frames} of {plural(source.n_atoms, 'atom')}"),
     ]
     rule = decision.rule
-    papers = f"Guidelines of Khoshlessan et al.: {_rule_text(decision)}."
+    guidelines = f"Guidelines of Khoshlessan et al.: {_rule_text(decision)}."
     if not rule.agrees:
-        papers += f" The advice differs: {rule.why_not}."
+        guidelines += f" The advice differs: {rule.why_not}."
     return section(
         "Advice",
         paragraph(_sentence(gain_sentence(decision))),
         table(("", ""), rows),
         paragraph(_sentence(break_even_sentence(decision))),
-        paragraph(papers),
+        paragraph(guidelines),
         *(paragraph(_sentence(reason)) for reason in decision.reasons),
     )
 
@@ -112,19 +112,19 @@ def _options(decision: Decision) -> str:
     heads = ("layout", "MB", "bytes/atom", *TIME_HEADS, "")
     return section(
         f"{plural(decision.passes, 'pass')} with {ranks}",
-        picture(totals(decision), "Time to convert once and run all passes, with its range."),
-        picture(breakdown(decision), f"Where the time of one pass with {ranks} goes."),
+        picture(draw_totals(decision), "Time to convert once and run all passes, with its range."),
+        picture(draw_breakdown(decision), f"Where the time of one pass with {ranks} goes."),
         table(heads, rows),
     )
 
 
 def _scaling(decision: Decision) -> str:
-    parts = [picture(ratio_line(decision))]
+    parts = [picture(draw_ratio(decision))]
     if max(len(points) for points in decision.curves.values()) > 1:
         parts += [
-            picture(times(decision), "Time of one pass; the bands show its range."),
+            picture(draw_times(decision), "Time of one pass; the bands show its range."),
             picture(
-                efficiencies(decision),
+                draw_efficiencies(decision),
                 "Parallel efficiency: t_total(1) / (N t_total(N)) on N ranks.",
             ),
         ]
@@ -275,7 +275,7 @@ PARTS = {
 }
 """The colours of the report of `mdio analyze`, and two more."""
 START_S = 0.2
-"""What a command takes at least to start: Python and its imports, some of them of a layout."""
+"""Seconds that a command takes at least to start: Python and its imports."""
 RANKS = "ranks (dotted: asked for)"
 RATIOS = (1.0, 10.0, 100.0)
 """Limits of t_comp/t_IO: I/O-bound, compute-bound, and compute-bound by the papers' rule."""
@@ -289,8 +289,8 @@ def _label(option: Option) -> str:
     return f"→ {option.name}" if option.is_chosen else option.name
 
 
-def totals(decision: Decision) -> str:
-    """Draw bars of converting and all passes of each option, with the band of their sum."""
+def draw_totals(decision: Decision) -> str:
+    """Draw bars of converting and all passes of each option, with the range of their sum."""
     options = _forecast_options(decision)
     all_totals = [option.total for option in options if option.total is not None]
     parts = {
@@ -307,7 +307,7 @@ def totals(decision: Decision) -> str:
     return bars([*map(_label, options)], parts, "Predicted total of each layout", errors=errors)
 
 
-def breakdown(decision: Decision) -> str:
+def draw_breakdown(decision: Decision) -> str:
     """Draw stacked bars of the parts of one pass with the requested ranks."""
     options = _forecast_options(decision)
     runs = [option.total.run for option in options if option.total is not None]
@@ -321,8 +321,8 @@ def breakdown(decision: Decision) -> str:
     return bars(names, parts, "Parts of one pass on each layout", "time of the slowest rank")
 
 
-def times(decision: Decision) -> str:
-    """Draw t_total of one pass against the ranks, with bands."""
+def draw_times(decision: Decision) -> str:
+    """Draw t_total of one pass against the ranks, with its range."""
     lines = {
         name: [
             (forecast.n_ranks, forecast.t_total_s, max(forecast.low_s, 1e-6), forecast.high_s)
@@ -334,7 +334,7 @@ def times(decision: Decision) -> str:
     return over_ranks(lines, title, "t_total", RANKS, in_seconds=True, ranks_asked=ranks_asked)
 
 
-def efficiencies(decision: Decision) -> str:
+def draw_efficiencies(decision: Decision) -> str:
     """Draw the parallel efficiency against the ranks."""
     lines: dict[str, list[tuple[int, float, float, float]]] = {}
     for name, points in decision.curves.items():
@@ -348,7 +348,7 @@ def efficiencies(decision: Decision) -> str:
     return over_ranks(lines, title, "efficiency", RANKS, ranks_asked=ranks_asked)
 
 
-def ratio_line(decision: Decision) -> str:
+def draw_ratio(decision: Decision) -> str:
     """Draw the scale from I/O-bound to compute-bound, with this analysis on it."""
     ratio = 1e4 if decision.ratio is None else min(max(decision.ratio, 1e-3), 1e4)
     with figure(1.5) as (fig, axes):

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from mdio.parallel.pool import SharedRows
 
 
-@takes_options(FrameChoice, CachedReading, others=kernel_options)
+@takes_options(FrameChoice, CachedReading, further_names=kernel_options)
 def analyze(
     trajectory: Trajectory,
     *,
@@ -204,7 +204,7 @@ def analyze_members(
     results = {0: work(first)}
     _report_progress(results[0], progress)
     for number, result in results_of(executor, work, others, itemgetter(0)):
-        result.timings[-1].gathered()
+        result.timings[-1].record_arrival()
         results[number + 1] = result
         _report_progress(result, progress)
     return replace(
@@ -301,7 +301,7 @@ def _run_blocks(
     """Return the results of all blocks in their order."""
     results: dict[int, BlockResult] = {}
     for number, result in results_of(executor, work, items, block_label):
-        result.timing.gathered()
+        result.timing.record_arrival()
         results[items[number][0]] = result
         if progress is not None:
             progress(result.timing.n_frames, result.timing.nbytes_read)
@@ -316,7 +316,7 @@ def _combine(
     check_kinds(list(enumerate(plan.blocks)), row_kinds, plan.layout, plan.prepared)
     states = [result.state for result in results]
     if shared_rows is not None and None in states:
-        rows = shared_rows.whole()
+        rows = shared_rows.read_all()
         if all(state is None for state in states):
             return rows
         for number, block in enumerate(plan.blocks):

@@ -47,7 +47,7 @@ from mdio.layouts.registry import import_likely
 from mdio.parallel import GatherMode
 from mdio.parallel.gather import Gathered, gather_counted
 from mdio.parallel.mpi_executor import MPIExecutor
-from mdio.parallel.pool import TO_BE_SENT
+from mdio.parallel.pool import PICKLABLE_HINT
 from mdio.parallel.sleeping import allgather, bcast
 
 
@@ -223,7 +223,7 @@ def _pickle(plan: Plan, request: Request) -> bytes:
         return zlib.compress(pickle.dumps(copy, pickle.HIGHEST_PROTOCOL), ZLIB_LEVEL)
     except Exception as error:  # pickling raises nearly anything
         raise PlanError(
-            f"the analysis cannot be sent to other ranks ({error}); {TO_BE_SENT}"
+            f"the analysis cannot be sent to other ranks ({error}); {PICKLABLE_HINT}"
         ) from error
 
 

@@ -152,7 +152,7 @@ def _analyze(
     time, sums = np.empty(0), np.zeros(0)
     timings: list[BlockTiming] = []
     for number, batch_result in results_of(executor, work, enumerate(batches), batch_label):
-        batch_result.timing.gathered()
+        batch_result.timing.record_arrival()
         unmerged[number] = batch_result
         while (result := unmerged.pop(len(timings), None)) is not None:
             sums = result.sums if not timings else sums + result.sums

@@ -33,7 +33,7 @@ def split_evenly(n_frames: int, n_parts: int) -> list[range]:
     frames, and none is empty.
     Raises PlanError: `n_parts` is not positive.
     """
-    _check(n_parts)
+    _check_positive(n_parts)
     n_parts = min(n_parts, n_frames)
     if n_parts <= 0:
         return []
@@ -69,7 +69,7 @@ def aligned_blocks(boundaries: ArrayLike, frames: range, n_blocks: int) -> list[
     Returns list of range: in order; together they are `frames`.
     Raises PlanError: `n_blocks` or the step is not positive.
     """
-    _check(n_blocks)
+    _check_positive(n_blocks)
     if frames.step < 1:
         raise PlanError(f"the step is {frames.step}; give 1 or more")
     n_blocks = min(n_blocks, len(frames))
@@ -119,7 +119,7 @@ def runs_within(boundaries: ArrayLike, n_frames: int, unit: int, max_frames: int
     return [run[first : first + longest] for run in runs for first in range(0, len(run), longest)]
 
 
-def _check(n_parts: int) -> None:
+def _check_positive(n_parts: int) -> None:
     if n_parts < 1:
         raise PlanError(f"{n_parts} blocks asked for; give 1 or more")
 
@@ -132,22 +132,22 @@ def _index_of(frames: range, frame: int) -> int:
 def _piece_edges(boundaries: ArrayLike, frames: range) -> Edges:
     """Return the edges of pieces that hold any of `frames`, as indices into `frames`."""
     edges = np.asarray(boundaries, dtype=np.int64)
-    counted = -((frames.start - edges) // frames.step)
-    inner = counted[(counted > 0) & (counted < len(frames))]
+    indices = -((frames.start - edges) // frames.step)
+    inner = indices[(indices > 0) & (indices < len(frames))]
     edges = np.sort(np.concatenate(([0], inner, [len(frames)])))
     return edges[np.insert(np.diff(edges) > 0, 0, True)]  # np.unique would import numpy.ma
 
 
 def _nearest_edges(pieces: Edges, n_blocks: int) -> list[int]:
     """Return `n_blocks` + 1 of the edges of `pieces`, each the nearest to an even cut."""
-    chosen = [0]
+    numbers = [0]
     for block in range(1, n_blocks):
         ideal = int(pieces[-1]) * block / n_blocks
-        after = int(np.searchsorted(pieces, ideal))
-        nearest = after - 1 if ideal - pieces[after - 1] <= pieces[after] - ideal else after
+        upper = int(np.searchsorted(pieces, ideal))
+        nearest = upper - 1 if ideal - pieces[upper - 1] <= pieces[upper] - ideal else upper
         # Leave at least one edge for each block before, and for each one after.
-        chosen.append(min(max(nearest, chosen[-1] + 1), len(pieces) - 1 - (n_blocks - block)))
-    return [int(pieces[i]) for i in (*chosen, len(pieces) - 1)]
+        numbers.append(min(max(nearest, numbers[-1] + 1), len(pieces) - 1 - (n_blocks - block)))
+    return [int(pieces[i]) for i in (*numbers, len(pieces) - 1)]
 
 
 def _cut_further(pieces: Edges, n_blocks: int) -> list[int]:

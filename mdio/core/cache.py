@@ -50,7 +50,9 @@ VERSION = 1
 TRAJECTORY_FOLDER = re.compile(r"v(\d+)-[0-9a-f]{16}")
 """Name of a trajectory's folder: the version of the format, and a hash of path and label."""
 CACHE_FILE = re.compile(r".*\.unit|\.mdio-cache-[0-9a-f]+|source\.json")
+"""Names of the files that mdio stores there; no others are removed."""
 TEMPORARY = ".mdio-cache-"
+"""Prefix of a file that is being written."""
 ABANDONED_NS = 3600 * 10**9
 """Age at which a temporary file counts as abandoned."""
 USER_PREFIX = "uid-"
@@ -186,7 +188,7 @@ class CacheFolder:
         """Bytes that may be stored before sizes are summed again."""
 
     @cached_property
-    def n_foreign(self) -> int:
+    def n_other_versions(self) -> int:
         """How many trajectories were stored by a version of mdio with another format."""
         with suppress(OSError):
             matches = [TRAJECTORY_FOLDER.fullmatch(path.name) for path in self.root.iterdir()]
@@ -197,7 +199,7 @@ class CacheFolder:
         """Return the folder of a trajectory by its key, 16 hexadecimal digits."""
         return self.root / f"v{VERSION}-{key}"
 
-    def make_folder(self, folder: Path) -> None:
+    def create_folder(self, folder: Path) -> None:
         """Create the folder of a trajectory, private to this user; raises OSError."""
         for path in (*reversed([self.root, *self.root.parents]), folder):
             if not path.exists():
@@ -297,7 +299,9 @@ class CacheFolder:
 
 MAGIC = b"MDIOUNIT"
 HEAD = struct.Struct("<8sII")
+"""`MAGIC`, bytes of the header, and the crc32c of header and checksums."""
 PIECE_NBYTES = 64 << 10
+"""Bytes of a unit that have a checksum of their own."""
 
 SourceRange = tuple[str, int, int]
 """File, relative to the trajectory; offset; bytes."""
@@ -324,16 +328,17 @@ class CachedUnit:
         self._begin = 0
         self._sums: NDArray[np.uint32] = np.empty(0, np.uint32)
         self._buffer = np.empty(0, np.uint8)
-        self._files: dict[str, tuple[list[int], list[tuple[int, int]]]] = {}
-        located, position = [], 0
+        self._ranges: dict[str, tuple[list[int], list[tuple[int, int]]]] = {}
+        """By file: where each range begins, ascending; and its end, and its offset in the unit."""
+        placed_ranges, unit_offset = [], 0
         for file, offset, nbytes in ranges:
-            located.append((file, offset, offset + nbytes, position))
-            position += nbytes
-        self.nbytes = position
-        for file, offset, end, begin in sorted(located):
-            starts, places = self._files.setdefault(file, ([], []))
+            placed_ranges.append((file, offset, offset + nbytes, unit_offset))
+            unit_offset += nbytes
+        self.nbytes = unit_offset
+        for file, offset, end, unit_offset in sorted(placed_ranges):
+            starts, places = self._ranges.setdefault(file, ([], []))
             starts.append(offset)
-            places.append((end, begin))
+            places.append((end, unit_offset))
 
     @classmethod
     def of_file(cls, fd: int, name: str) -> CachedUnit:
@@ -371,33 +376,33 @@ class CachedUnit:
         Raises DamagedUnitError: they differ from those that were stored. OSError: they cannot be
         read.
         """
-        ranges = self._files.get(file)
-        number = -1 if ranges is None else bisect_right(ranges[0], offset) - 1
-        if ranges is None or number < 0 or offset >= ranges[1][number][0]:
+        starts, places = self._ranges.get(file, ([], []))
+        number = bisect_right(starts, offset) - 1
+        if number < 0 or offset >= places[number][0]:
             return 0
-        end, unit_offset = ranges[1][number]
-        begin = unit_offset + offset - ranges[0][number]
-        n_wanted: int = min(sum(buffer.nbytes for buffer in buffers), end - offset)
+        end, unit_offset = places[number]
+        begin = unit_offset + offset - starts[number]
+        nbytes: int = min(sum(buffer.nbytes for buffer in buffers), end - offset)
         if self._data is not None:
-            copy(self._data[begin : begin + n_wanted], buffers, 0)
-            return n_wanted
-        reads.nbytes_cache += n_wanted
+            copy(self._data[begin : begin + nbytes], buffers, 0)
+            return nbytes
+        reads.nbytes_cache += nbytes
         first = begin // PIECE_NBYTES * PIECE_NBYTES
-        last = min(-(-(begin + n_wanted) // PIECE_NBYTES) * PIECE_NBYTES, self.nbytes)
-        copy(self._checked(first, last)[begin - first : begin - first + n_wanted], buffers, 0)
-        return n_wanted
+        last = min(-(-(begin + nbytes) // PIECE_NBYTES) * PIECE_NBYTES, self.nbytes)
+        copy(self._verified(first, last)[begin - first : begin - first + nbytes], buffers, 0)
+        return nbytes
 
-    def _checked(self, first: int, last: int) -> Bytes:
+    def _verified(self, first: int, last: int) -> Bytes:
         """Return the bytes between two edges of pieces, after comparing their checksums."""
         if self._buffer.size < last - first:
             self._buffer = np.empty(last - first, np.uint8)
         data = self._buffer[: last - first]
-        done = 0
-        while done < len(data):
-            n_read = os.preadv(self._fd, [data.data[done:]], self._begin + first + done)
+        n_done = 0
+        while n_done < len(data):
+            n_read = os.preadv(self._fd, [data.data[n_done:]], self._begin + first + n_done)
             if not n_read:
                 raise DamagedUnitError("it has been cut")
-            done += n_read
+            n_done += n_read
         sums = self._sums[first // PIECE_NBYTES : -(-last // PIECE_NBYTES)]
         if crc32c_pieces(data, _edges(first, last)).tobytes() != sums.tobytes():
             raise DamagedUnitError("its bytes have changed")
@@ -406,7 +411,7 @@ class CachedUnit:
     def check(self) -> None:
         """Read all bytes and compare their checksums; raises as `read_into` does."""
         for first in range(0, self.nbytes, 64 * PIECE_NBYTES):
-            self._checked(first, min(first + 64 * PIECE_NBYTES, self.nbytes))
+            self._verified(first, min(first + 64 * PIECE_NBYTES, self.nbytes))
 
     def touch(self) -> None:
         """Set the time of last use."""
@@ -452,6 +457,7 @@ def open_unit(path: Path) -> CachedUnit | None:
 
 
 RECORD = "source.json"
+"""The file that says of which trajectory the units in a folder are, and how many."""
 REPLACED = "replaced"
 """The generation if the open file has been replaced under its name."""
 
@@ -498,14 +504,16 @@ class CachedSource:
         self.uuid = uuid
         self.n_units = n_units
         self._opened = opened
-        self._current_identity: dict[str, Any] = {}
+        self._identity: dict[str, Any] = {}
+        """What identified the source when `generation` was read."""
         self.notes: list[str] = []
         """Notes for the user, each once."""
         self.units_folder = self.folder.trajectory_folder(_digest(self.path, label)[:16])
-        if self.folder.n_foreign:
+        if self.folder.n_other_versions:
             self.note(
-                f"{self.folder.root}: {self.folder.n_foreign} of the trajectories there were "
-                "stored by another version of mdio and are not used; mdio cache evict removes them"
+                f"{self.folder.root}: {self.folder.n_other_versions} of the trajectories there "
+                "were stored by another version of mdio and are not used; mdio cache evict removes "
+                "them"
             )
 
     def note(self, text: str) -> None:
@@ -520,8 +528,8 @@ class CachedSource:
         Raises SourceError: it does not exist.
         """
         source_record = read_source_record(self.units_folder)
-        identity, generation = self._identity(source_record)
-        self._current_identity = identity
+        identity, generation = self._identify(source_record)
+        self._identity = identity
         if generation == REPLACED:
             return generation
         record = {
@@ -533,7 +541,7 @@ class CachedSource:
         }
         if record != source_record:
             try:
-                self.folder.make_folder(self.units_folder)
+                self.folder.create_folder(self.units_folder)
                 data = json.dumps(record).encode()
                 write_atomically(self.units_folder / RECORD, data, prefix=TEMPORARY, mode=0o600)
             except OSError as error:
@@ -543,55 +551,52 @@ class CachedSource:
                     file.remove()
         return generation
 
-    def _identity(self, record: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    def _identify(self, record: dict[str, Any]) -> tuple[dict[str, Any], str]:
         """Return the present identity of the source, and its generation."""
-        before = record.get("identity") if isinstance(record.get("identity"), dict) else None
+        recorded = record.get("identity") if isinstance(record.get("identity"), dict) else None
         if self.uuid is not None:
             return {"uuid": self.uuid}, _digest(self.uuid)[:12]
         try:
             status = self._opened or self.path.stat()
-            now: dict[str, Any] = self._state(status)
-            if before is not None:
-                if all(before.get(name) == value for name, value in now.items()):
-                    return before, str(record["generation"])
-                if self._has_grown(before, now):
-                    return now | self._ends(None), str(record["generation"])
-            now |= self._ends(None)
+            present: dict[str, Any] = {
+                "nbytes": status.st_size,
+                "inode": status.st_ino,
+                "mtime_ns": status.st_mtime_ns,
+                "ctime_ns": status.st_ctime_ns,
+            }
+            if recorded is not None:
+                if all(recorded.get(name) == value for name, value in present.items()):
+                    return recorded, str(record["generation"])
+                if self._has_grown(recorded, present):
+                    return present | self._end_checksums(None), str(record["generation"])
+            present |= self._end_checksums(None)
             if self.path.stat().st_ino != status.st_ino:
-                return now, REPLACED
+                return present, REPLACED
         except OSError as error:
             raise SourceError(f"{self.path}: cannot be read ({error.strerror})") from error
-        return now, _digest(sorted(now.items()))[:12]
+        return present, _digest(sorted(present.items()))[:12]
 
-    @staticmethod
-    def _state(status: os.stat_result) -> dict[str, int]:
-        return {
-            "nbytes": status.st_size,
-            "inode": status.st_ino,
-            "mtime_ns": status.st_mtime_ns,
-            "ctime_ns": status.st_ctime_ns,
-        }
-
-    def _ends(self, nbytes: int | None) -> dict[str, int]:
+    def _end_checksums(self, nbytes: int | None) -> dict[str, int]:
+        """Return the checksums of both ends of the source, or of its first `nbytes`."""
         state = file_state(self.path, nbytes, COUNTS_NBYTES)
         return {name: state[name] for name in ("crc32c_head", "crc32c_tail")}
 
-    def _has_grown(self, before: dict[str, Any], now: dict[str, int]) -> bool:
+    def _has_grown(self, recorded: dict[str, Any], present: dict[str, int]) -> bool:
         """Return whether the file is the same, but longer."""
-        nbytes = before.get("nbytes")
-        if not isinstance(nbytes, int) or not 0 < nbytes < now["nbytes"]:
+        nbytes = recorded.get("nbytes")
+        if not isinstance(nbytes, int) or not 0 < nbytes < present["nbytes"]:
             return False
-        ends = self._ends(nbytes)
-        return all(before.get(name) == ends[name] for name in ends) and (
-            before.get("inode") == now["inode"]
+        checksums = self._end_checksums(nbytes)
+        return all(recorded.get(name) == checksums[name] for name in checksums) and (
+            recorded.get("inode") == present["inode"]
         )
 
-    def is_same(self) -> bool:
+    def _is_unchanged(self) -> bool:
         """Return whether the source is unchanged since `generation` was read, or has grown."""
         if self.uuid is not None:
             return True
         with suppress(OSError):
-            return _is_same_file(self._current_identity, self.path.stat())
+            return _is_same_file(self._identity, self.path.stat())
         return False
 
     def name(self, number: int, stop: int) -> str:
@@ -613,19 +618,19 @@ class CachedSource:
         """Return whether the unit of this name has a file: `held` lists those of all units."""
         return (self.units_folder / f"{name}.unit").exists()
 
-    def take(self, name: str) -> CachedUnit | None:
-        """Return the unit of this name; None if it is not stored, or damaged."""
+    def open_unit(self, name: str) -> CachedUnit | None:
+        """Open the unit of this name; None if it is not stored, or damaged."""
         try:
             unit = open_unit(self.units_folder / f"{name}.unit")
         except DamagedUnitError as damage:
-            self.drop(name, damage)
+            self.remove_damaged(name, damage)
             return None
         if unit is not None:
             with suppress(OSError):
                 unit.touch()
         return unit
 
-    def drop(self, name: str, damage: DamagedUnitError) -> None:
+    def remove_damaged(self, name: str, damage: DamagedUnitError) -> None:
         """Remove a damaged unit, and add a note."""
         with suppress(OSError):
             (self.units_folder / f"{name}.unit").unlink()
@@ -634,16 +639,16 @@ class CachedSource:
             "the source again; if that happens more than once, check the disk"
         )
 
-    def put(self, name: str, ranges: Sequence[SourceRange], data: NDArray[np.uint8]) -> None:
+    def store(self, name: str, ranges: Sequence[SourceRange], data: NDArray[np.uint8]) -> None:
         """Store a unit that was read from the source, if it fits."""
         folder = self.folder
         if folder.problem is not None:
             self.note(folder.problem)
             return
-        if self.generation == REPLACED or not self.is_same():
+        if self.generation == REPLACED or not self._is_unchanged():
             return
         try:
-            folder.make_folder(self.units_folder)
+            folder.create_folder(self.units_folder)
             if folder.make_room(data.nbytes + (64 << 10), self.units_folder):
                 write_unit(self.units_folder / f"{name}.unit", ranges, data)
             else:
@@ -661,8 +666,8 @@ def list_folders(folder: str | os.PathLike[str]) -> list[tuple[str | None, Cache
     if not root.is_dir():
         raise SourceError(f"{root}: no such folder; no units have been stored there yet")
     nodes = sorted(root.glob(f"{NODE_PREFIX}*"))
-    below = [(path.name.removeprefix(NODE_PREFIX), CacheFolder(path)) for path in nodes]
-    return [(None, CacheFolder(root)), *below]
+    by_node = [(path.name.removeprefix(NODE_PREFIX), CacheFolder(path)) for path in nodes]
+    return [(None, CacheFolder(root)), *by_node]
 
 
 def cached_trajectories(folder: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
@@ -720,12 +725,13 @@ def evict_units(
     n_files = nbytes = 0
     for _, cache in list_folders(folder):
         units_folders = [
-            entry
-            for entry in cache.trajectory_folders(all_versions=True)
-            if path is None or read_source_record(entry).get("path") == os.path.realpath(path)
+            units_folder
+            for units_folder in cache.trajectory_folders(all_versions=True)
+            if path is None
+            or read_source_record(units_folder).get("path") == os.path.realpath(path)
         ]
-        unsorted = [file for file in cache.files(units_folders) if file.path.name != RECORD]
-        files = sorted(unsorted, key=lambda file: file.used_ns)
+        files = [file for file in cache.files(units_folders) if file.path.name != RECORD]
+        files.sort(key=lambda file: file.used_ns)
         used_nbytes = sum(file.nbytes for file in files)
         for file in files:
             if used_nbytes <= keep_nbytes:
@@ -733,11 +739,11 @@ def evict_units(
             file.remove()
             used_nbytes -= file.nbytes
             n_files, nbytes = n_files + 1, nbytes + file.nbytes
-        for entry in units_folders:
-            if not any(file.path.name != RECORD for file in cache.files([entry])):
+        for units_folder in units_folders:
+            if not any(file.path.name != RECORD for file in cache.files([units_folder])):
                 with suppress(OSError):  # it has files that are not of mdio
-                    (entry / RECORD).unlink(missing_ok=True)
-                    entry.rmdir()
+                    (units_folder / RECORD).unlink(missing_ok=True)
+                    units_folder.rmdir()
     return n_files, nbytes
 
 

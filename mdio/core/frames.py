@@ -1,4 +1,4 @@
-"""Blocks of frames, which pass between layouts, converters, readers and analyses; their facts."""
+"""Blocks of frames, which all parts of mdio pass on, and what is known of a trajectory."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ ELEMENTS = {"positions": "position", "velocities": "velocity", "forces": "force"
 """What H5MD calls each of `FIELDS`."""
 
 PAGE_NBYTES, BEGIN_IN_PAGE = 4096, 256
+"""Bytes of a page of memory, and where in it a large array begins."""
 MIN_ALIGNED_NBYTES = 64 << 10
 """Smaller arrays may begin anywhere."""
 
@@ -169,8 +170,8 @@ class FrameBlock:
         """Return the same frames with only `atoms`, indices or a mask, copied."""
         indices = np.asarray(atoms)
         indices = np.flatnonzero(indices) if indices.dtype == bool else indices
-        picked = {name: np.take(array, indices, axis=1) for name, array in self.present().items()}
-        return FrameBlock(box=self.box, time=self.time, step=self.step, **picked)
+        arrays = {name: np.take(array, indices, axis=1) for name, array in self.present().items()}
+        return FrameBlock(box=self.box, time=self.time, step=self.step, **arrays)
 
     @classmethod
     def concatenate(cls, blocks: Sequence[FrameBlock]) -> FrameBlock:
@@ -199,17 +200,18 @@ def notes_on_times(
     at what time runs begin.
     """
     steps = np.diff(time)
-    behind = np.flatnonzero(steps <= 0) + 1
-    if not len(behind) or not steps.any():
+    late_frames = np.flatnonzero(steps <= 0) + 1
+    if not len(late_frames) or not steps.any():
         return ()
-    first = int(behind[0])
+    first = int(late_frames[0])
     number = first if frame is None else int(frame[first])
-    more = f" ({plural(len(behind), 'such frame')})" if len(behind) > 1 else ""
+    n_late = len(late_frames)
+    more = f" ({plural(n_late, 'such frame')})" if n_late > 1 else ""
     advice = (
         "; if its source is several runs put into one file, give their files one by one, which are "
         "joined by their times, each frame once"
     )
-    if not begins_late and (time[behind] == time[0]).any():
+    if not begins_late and (time[late_frames] == time[0]).any():
         advice = (
             f"; runs that all begin at {number_text(time[0])} ps are not told apart by times: "
             "write their frames with mdio.Writer, which gives them new ones (docs/continuing.md)"
@@ -288,15 +290,16 @@ class Stretch:
     after_ps: float
     before_ps: float
     """Times of the whole frames around them."""
-    about: int
-    """Estimated number of frames, by size and times."""
+    estimated_frames: int
+    """Number of frames, by size and times."""
 
     def __str__(self) -> str:
         """Return a sentence for messages."""
         number = shift = ""
-        if self.about > 1:
-            number = f", about {self.about:,} by its size and times"
-            shift = f", and those behind it had numbers higher by about {self.about - 1:,}"
+        if self.estimated_frames > 1:
+            number = f", about {self.estimated_frames:,} by its size and times"
+            n_missing = self.estimated_frames - 1
+            shift = f", and those behind it had numbers higher by about {n_missing:,}"
         return (
             f"{self.path}: at least 1 frame ({self.nbytes:,} bytes, {number_text(self.after_ps)} "
             f"to {number_text(self.before_ps)} ps) cannot be read{number}; it counts as frame "
@@ -376,7 +379,7 @@ class TrajectoryInfo:
     def of_block(cls, block: FrameBlock, layout: str, path: str, **more: Any) -> TrajectoryInfo:
         """Return the information on a trajectory of the frames of a block, one at least."""
         times = block.time.tolist()
-        facts = {f"has_{name}": getattr(block, name) is not None for name in FIELDS[1:]}
+        has_fields = {f"has_{name}": getattr(block, name) is not None for name in FIELDS[1:]}
         return cls(
             layout=layout,
             path=path,
@@ -386,7 +389,7 @@ class TrajectoryInfo:
             time_first_ps=times[0],
             time_last_ps=times[-1],
             has_box=bool(block.box[0].any()),
-            **{**facts, **more},
+            **(has_fields | more),
         )
 
     @property
@@ -441,20 +444,21 @@ MAX_COLUMNS = 64
 """Values of a frame in one column."""
 
 
-def to_json(data: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+def columns_to_json(data: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
     """Return columns as plain values: little-endian numbers, compressed by zlib, in base64."""
     encoded = {}
     for name, values in data.items():
-        little = np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
-        text = b64encode(zlib.compress(little.tobytes())).decode()
-        encoded[name] = {"dtype": little.dtype.str, "shape": list(values.shape), "zlib": text}
+        array = np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
+        text = b64encode(zlib.compress(array.tobytes())).decode()
+        encoded[name] = {"dtype": array.dtype.str, "shape": list(values.shape), "zlib": text}
     return encoded
 
 
-def from_json(encoded: Any, n_frames: int, path: Any) -> FrameData:
-    """Return the columns that `to_json` encoded; raises CorruptLayoutError."""
+def columns_from_json(encoded: Any, n_frames: int, path: Any) -> FrameData:
+    """Return the columns that `columns_to_json` encoded; raises CorruptLayoutError."""
     try:
-        return {str(name): _array(column, n_frames) for name, column in dict(encoded or {}).items()}
+        columns = dict(encoded or {}).items()
+        return {str(name): _decode_column(column, n_frames) for name, column in columns}
     except (TypeError, KeyError, ValueError, binascii.Error, zlib.error) as error:
         raise CorruptLayoutError(
             f"{path}: its manifest has columns of frames that cannot be read "
@@ -462,7 +466,7 @@ def from_json(encoded: Any, n_frames: int, path: Any) -> FrameData:
         ) from error
 
 
-def _array(column: Mapping[str, Any], n_frames: int) -> NDArray[Any]:
+def _decode_column(column: Mapping[str, Any], n_frames: int) -> NDArray[Any]:
     dtype, shape = np.dtype(column["dtype"]), tuple(map(int, column["shape"]))
     n_columns = int(np.prod(shape[1:], dtype=np.int64))
     if dtype.kind not in "fiu" or shape[:1] != (n_frames,) or not 0 < n_columns <= MAX_COLUMNS:
@@ -487,7 +491,7 @@ def concatenate_columns(parts: Sequence[FrameData]) -> FrameData:
 
 def describe_columns(data: Mapping[str, NDArray[Any]]) -> str:
     """Return the names of columns, each with its minimum and maximum, as text."""
-    spans = ((name, values.min(), values.max()) for name, values in data.items())
+    extremes = ((name, values.min(), values.max()) for name, values in data.items())
     return ", ".join(
-        f"{name} {low:g}" + ("" if low == high else f" to {high:g}") for name, low, high in spans
+        f"{name} {low:g}" + ("" if low == high else f" to {high:g}") for name, low, high in extremes
     )

@@ -25,19 +25,19 @@ ALLOWED_WITH = {"append": False, "follow": True}
 """Whether an option may be given with these, unless its field says otherwise."""
 
 
-def option(text: str, spelled: str = "", default: Any = None, **more: Any) -> Any:
+def option(text: str, spelled: str = "", default: Any = None, **properties: Any) -> Any:
     """Return a field that declares an option.
 
     `text`: its help. `spelled`: its names on the command line and, last, that of its value (``-s
     --top FILE``); an option without a value is a flag, one without a name exists in Python only.
-    `more`: ``kind``, how its text is parsed if that does not follow from its type
+    `properties`: ``kind``, how its text is parsed if that does not follow from its type
     (`mdio.cli.common.KINDS`); ``choices``; ``values``, a flag for each of its values; ``alone``,
     the name of a set of options of which only one may be given; ``named``, that signatures show it;
     ``by_name``, that functions also take it by its own name, not only in an object of its part;
     ``keys``, of a mapping; ``own``, that only some layouts have it; ``append``, ``follow``: whether
     it may be given with these (`ALLOWED_WITH`).
     """
-    metadata = {"text": text, "spelled": spelled, **more}
+    metadata = {"text": text, "spelled": spelled, **properties}
     if callable(default):
         return field(default_factory=default, metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -110,64 +110,69 @@ def _expected(kinds: list[str], value: Any) -> str | None:
     method = {"int": "__index__", "float": "__float__"}.get(kinds[0])
     if method is None:
         return None
-    fits = hasattr(value, method) and not hasattr(value, "ndim") and not isinstance(value, bool)
-    return None if fits else "a whole number" if kinds[0] == "int" else "a number"
+    is_number = hasattr(value, method) and not hasattr(value, "ndim")
+    if is_number and not isinstance(value, bool):
+        return None
+    return "a whole number" if kinds[0] == "int" else "a number"
 
 
 def takes_options(
     *parts: type,
-    apart: Mapping[str, type] = MappingProxyType({}),
-    others: Callable[[Mapping[str, Any]], Collection[str]] = lambda _: (),
-    instead: Mapping[str, str] = MappingProxyType({}),
+    objects: Mapping[str, type] = MappingProxyType({}),
+    further_names: Callable[[Mapping[str, Any]], Collection[str]] = lambda _: (),
+    replacements: Mapping[str, str] = MappingProxyType({}),
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Document the ``**options`` of a function, which are fields of `parts`, and check their names.
 
     Its signature shows the options that are used most (``named``); in its docstring, a list of all
-    replaces ``<options>``. Any other name is an OptionError. `apart`: parts that the function takes
-    as objects, by the names of these arguments. Their fields that should not be given by their own
-    names are put into the object, with a DeprecationWarning. `others`: returns further names that
-    may be given beside these arguments. `instead`: what to give for names that it does not have.
+    replaces ``<options>``. Any other name is an OptionError. `objects`: parts that the function
+    takes as objects, by the names of these arguments. Their fields that should not be given by
+    their own names are put into the object, with a DeprecationWarning. `further_names`: returns
+    names that may be given beside these arguments. `replacements`: what to give for names that it
+    does not have.
     """
     declared = declared_fields(*parts)
 
     def decorated(function: Callable[P, R]) -> Callable[P, R]:
         own_signature = inspect.signature(function)
         parameters = list(own_signature.parameters.values())
-        names = {one.name for one in parameters if one.kind is not one.VAR_KEYWORD}
-        names |= declared.keys() | apart.keys()
+        names = {p.name for p in parameters if p.kind is not p.VAR_KEYWORD}
+        names |= declared.keys() | objects.keys()
 
         @wraps(function)
         def checked(*args: P.args, **keywords: P.kwargs) -> R:
             unknown = keywords.keys() - names
-            allowed = {*names, *others(keywords)} if unknown else names
+            allowed = {*names, *further_names(keywords)} if unknown else names
             for name in unknown - allowed:
                 hint = did_you_mean(name, allowed) or f"; it has {', '.join(sorted(allowed))}"
-                hint = f"; give {instead[name]}" if name in instead else hint
+                hint = f"; give {replacements[name]}" if name in replacements else hint
                 for option in declared.values():
                     if name in option.metadata.get("keys", ()):
                         hint = f"; it describes the source: {option.name}={{{name!r}: ...}}"
                 function_name = function.__qualname__.removesuffix(".__init__")
                 raise OptionError(f"{function_name} has no option {name!r}{hint}")
-            for name, part in apart.items():
+            for name, part in objects.items():
                 _put_into(part, name, keywords)
             progress = keywords.get("progress")
             if progress is not None and not callable(progress):
                 raise OptionError(f"progress is {progress!r}; give a function, or mdio.ProgressBar")
             return function(*args, **keywords)
 
-        shown = [
+        named_options = [
             inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=_default(option))
             for option in declared.values()
             if option.metadata.get("named") and option.name not in own_signature.parameters
         ]
-        objects = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in apart
+        shown_objects = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None)
+            for name in objects
         ]
         signature = own_signature.replace(
-            parameters=[*parameters[:-1], *shown, *objects, parameters[-1]]
+            parameters=[*parameters[:-1], *named_options, *shown_objects, parameters[-1]]
         )
         vars(checked).update(__signature__=signature, option_names=names)
-        checked.__doc__ = (function.__doc__ or "").replace("<options>", _options_text(parts, apart))
+        text = _options_text(parts, objects)
+        checked.__doc__ = (function.__doc__ or "").replace("<options>", text)
         return checked
 
     return decorated
@@ -182,13 +187,11 @@ def _put_into(part: Any, name: str, keywords: dict[str, Any]) -> None:
     options: Any = keywords.get(name)
     if not (options is None or isinstance(options, part)):
         raise OptionError(f"{name} is {options!r}; give mdio.{part.__name__}(...)")
-    given_options = {option.name: option for option in fields(part) if option.name in keywords}
-    in_object = (
-        {option.name for option, _ in non_defaults(options)} if options is not None else set()
-    )
-    for key in in_object & given_options.keys():
+    own_options = {option.name: option for option in fields(part) if option.name in keywords}
+    changed = [] if options is None else non_defaults(options)
+    for key in {option.name for option, _ in changed} & own_options.keys():
         raise OptionError(f"{key} is given twice: by itself and in {name}; give it once")
-    deprecated = [key for key, option in given_options.items() if not _has_own_name(option)]
+    deprecated = [key for key, option in own_options.items() if not _has_own_name(option)]
     if deprecated:
         text = ", ".join(f"{key}={keywords[key]!r}" for key in deprecated)
         warnings.warn(
@@ -201,13 +204,13 @@ def _put_into(part: Any, name: str, keywords: dict[str, Any]) -> None:
         keywords[name] = part(**values) if options is None else replace(options, **values)
 
 
-def _options_text(parts: tuple[type, ...], apart: Mapping[str, type]) -> str:
+def _options_text(parts: tuple[type, ...], objects: Mapping[str, type]) -> str:
     """Return the list of options for a docstring."""
     lines = []
-    objects = {part: name for name, part in apart.items()}
+    argument_of = {part: name for name, part in objects.items()}
     for part in parts:
         heading = (part.__doc__ or "").partition("\n")[0]
-        if (name := objects.get(part)) is not None:
+        if (name := argument_of.get(part)) is not None:
             own_names = [option.name for option in fields(part) if _has_own_name(option)]
             heading += f" As ``{name}=mdio.{part.__name__}(...)``; by themselves, too: "
             heading += f"{', '.join(own_names)}."
@@ -222,7 +225,7 @@ def _options_text(parts: tuple[type, ...], apart: Mapping[str, type]) -> str:
 
 def build_parts(parts: tuple[type, ...], options: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return an object of each dataclass, made from its options among `options`."""
-    built = []
+    objects = []
     for part in parts:
         declared = declared_fields(part)
         values = {name: options[name] for name in declared.keys() & options.keys()}
@@ -232,9 +235,9 @@ def build_parts(parts: tuple[type, ...], options: Mapping[str, Any]) -> tuple[An
                     values[name] = nbytes_from(value)
                 except ValueError as error:
                     raise OptionError(f"{name}: {error}") from None
-        built.append(part(**values))
-        check_kinds(built[-1])
-    return tuple(built)
+        objects.append(part(**values))
+        check_kinds(objects[-1])
+    return tuple(objects)
 
 
 def kinds_of(factory: Callable[..., Any], argument: str) -> set[str]:
@@ -255,9 +258,9 @@ def kinds_of(factory: Callable[..., Any], argument: str) -> set[str]:
 
 
 def call_with(factory: Callable[..., R], name: str, arguments: Mapping[str, Any]) -> R:
-    """Return what a class of others makes of `arguments`; raises PlanError if it refuses them.
+    """Call a class of another package with `arguments`; raises PlanError if it refuses them.
 
-    What is none is refused for it in place of True, False or a number.
+    A value that is no number, or not True or False, where its signature has one is refused here.
     """
     for key, value in arguments.items():
         kinds, expected = kinds_of(factory, key), ""
@@ -279,15 +282,18 @@ def call_with(factory: Callable[..., R], name: str, arguments: Mapping[str, Any]
     except (TypeError, ValueError) as error:
         text = str(error) or error_text(error)
         problem = re.sub(r"^[\w.<>]+\(\) ", "it ", text)  # the name of the class is internal
-        way = "arguments are given with --set (in Python: by name)"
+        advice = "arguments are given with --set (in Python: by name)"
         unknown = re.search(r"unexpected keyword argument '(\w+)'", problem)
         if unknown:
             names = [*inspect.signature(factory).parameters]
-            way = f"it has {', '.join(names) or 'none'}{did_you_mean(unknown[1], names)}; {way}"
+            hint = did_you_mean(unknown[1], names)
+            advice = f"it has {', '.join(names) or 'none'}{hint}; {advice}"
         elif "abstract class" in problem:
-            way = "a kernel's class has to define it"
+            advice = "a kernel's class has to define it"
         if arguments.keys() == {"select"} or problem.endswith("argument 'select'"):
-            way = "--select (select= in Python) becomes this argument of the class, which lacks it"
-        raise PlanError(f"{name}: {problem}; {way}") from error
+            advice = (
+                "--select (select= in Python) becomes this argument of the class, which lacks it"
+            )
+        raise PlanError(f"{name}: {problem}; {advice}") from error
     except Exception as error:  # the class of a user raises anything
         raise PlanError(f"{name}: making it failed: {error_text(error)}") from error

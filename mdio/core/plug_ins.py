@@ -22,7 +22,7 @@ def find_plug_ins(
     `group`: of entry points, such as ``mdio.layouts``. `base`: their base class. `reserved`: names
     that mdio uses itself. `from_function`: makes one of a function, where that may be given. What
     cannot be used, or what `check` raises for, is left out, with a warning; where `left_out` is
-    given, its reason is added there instead, to be told to those who ask for it.
+    given, the reason is added there by name instead, for an error once somebody wants the class.
     """
     from importlib.metadata import entry_points  # takes as long to import as all of mdio
 
@@ -40,8 +40,7 @@ def find_plug_ins(
             classes[point.name] = cls
         except Exception as error:  # the other classes can still be used
             kind = group.removeprefix("mdio.").removesuffix("s")
-            entry_text = f"the {kind} {point.name!r} ({point.value})"
-            reason = f"{entry_text} is left out: {error}"
+            reason = f"the {kind} {point.name!r} ({point.value}) is left out: {error}"
             if left_out is None:
                 warnings.warn(reason, stacklevel=2)
             else:

@@ -21,7 +21,7 @@ class ProgressBar:
     total
         Frames in all; without it no time left is shown.
     label
-        What is going on.
+        What is being done.
     **options
         Of `tqdm`, which draws it.
 
@@ -64,16 +64,16 @@ class ProgressLog:
     def __init__(self, total: Callable[[], int], label: str, file: TextIO) -> None:
         self._total, self._label, self._file = total, label, file
         self._n_frames = self._nbytes = 0
-        self._begun = self._last = time.monotonic()
+        self._began_s = self._last_line_s = time.monotonic()
 
     def __call__(self, n_frames: int, nbytes: int) -> None:
         """Add frames done since the last call, and the bytes read for them."""
         self._n_frames += n_frames
         self._nbytes += nbytes
-        now = time.monotonic()
-        if now - self._last < LOG_INTERVAL_S or not self._n_frames:
+        now_s = time.monotonic()
+        if now_s - self._last_line_s < LOG_INTERVAL_S or not self._n_frames:
             return
-        self._last, elapsed_s = now, now - self._begun
+        self._last_line_s, elapsed_s = now_s, now_s - self._began_s
         from tqdm import tqdm  # takes 30 ms to import, for which short work should not wait
 
         line = tqdm.format_meter(

@@ -25,35 +25,35 @@ _received: list[int] = []
 
 
 @contextlib.contextmanager
-def terminations_raised(done: str = "") -> Iterator[None]:
+def terminations_raised(note: str = "") -> Iterator[None]:
     """Turn the signals that end a process into SystemExit, unless other code handles them.
 
     Python swallows the exception if it is raised within a finaliser or a callback of a weak
-    reference, as libraries have them. So loops call `raise_received_signal`, and the end of the
-    block does; `done`: what is then noted of the work.
+    reference, as libraries have them. So loops call `raise_received_signal`, and so does the
+    end of the block. `note`: added to the exception that is raised there.
     """
-    handled: dict[int, Any] = {}
+    replaced: dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():
-        usual: dict[int, Any] = dict.fromkeys(TERMINATING, signal.SIG_DFL)
-        usual[signal.SIGINT] = signal.default_int_handler  # raises KeyboardInterrupt
-        handled = {n: handler for n, handler in usual.items() if signal.getsignal(n) == handler}
-    for number in handled:
+        defaults: dict[int, Any] = dict.fromkeys(TERMINATING, signal.SIG_DFL)
+        defaults[signal.SIGINT] = signal.default_int_handler  # raises KeyboardInterrupt
+        replaced = {n: handler for n, handler in defaults.items() if signal.getsignal(n) == handler}
+    for number in replaced:
         signal.signal(number, _raise)
-    hook = sys.unraisablehook
+    former_hook = sys.unraisablehook
 
     def print_others(swallowed: Any) -> None:
         if not (_received and isinstance(swallowed.exc_value, KeyboardInterrupt | SystemExit)):
-            hook(swallowed)
+            former_hook(swallowed)
 
     sys.unraisablehook = print_others
     try:
         yield
-        raise_received_signal(done)
+        raise_received_signal(note)
     finally:
-        sys.unraisablehook = hook
-        for number, handler in handled.items():
+        sys.unraisablehook = former_hook
+        for number, handler in replaced.items():
             signal.signal(number, handler)
-        if handled:
+        if replaced:
             _received.clear()
 
 

@@ -86,36 +86,37 @@ class StallWatch:
         self.abort_s = abort_s
         self._report = report or _print
         self._poll_s = min(MAX_POLL_S, timeout_s / 4, (abort_s or timeout_s) / 4)
-        self._end = threading.Event()
-        self._since: dict[int, tuple[Wait, float, int]] = {}
+        self._stopped = threading.Event()
+        self._waiting: dict[int, tuple[Wait, float, int]] = {}
+        """By thread: its call, since when it waits for that, and the number of the next report."""
         waits.n_watches += 1
         self._begin()
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._begin)
 
     def _begin(self) -> None:
-        if not self._end.is_set():
-            self._since = {}
+        if not self._stopped.is_set():
+            self._waiting = {}
             waits.by_thread.clear()  # of the parent's threads, after a fork
             threading.Thread(target=self._watch, name="mdio stalls", daemon=True).start()
 
     def stop(self) -> None:
         """Stop watching."""
-        if not self._end.is_set():
+        if not self._stopped.is_set():
             waits.n_watches -= 1
-        self._end.set()
+        self._stopped.set()
 
     def _watch(self) -> None:
-        while not self._end.wait(self._poll_s):
-            self.look(time.monotonic())
+        while not self._stopped.wait(self._poll_s):
+            self.check_threads(time.monotonic())
 
-    def look(self, now_s: float) -> None:
+    def check_threads(self, now_s: float) -> None:
         """Check all threads once, and report those that have waited for too long."""
-        since: dict[int, tuple[Wait, float, int]] = {}
+        waiting: dict[int, tuple[Wait, float, int]] = {}
         for thread, wait in list(waits.by_thread.items()):
-            last = self._since.get(thread)
+            last = self._waiting.get(thread)
             if last is None or last[0] != wait:
-                since[thread] = wait, now_s, 1
+                waiting[thread] = wait, now_s, 1
                 continue
             _, since_s, n_report = last
             lasted_s = now_s - since_s
@@ -128,8 +129,8 @@ class StallWatch:
                     "as --stall-abort asks; what was being written stays under its temporary name"
                 )
                 _abort()
-            since[thread] = wait, since_s, n_report
-        self._since = since
+            waiting[thread] = wait, since_s, n_report
+        self._waiting = waiting
 
 
 LOST_MOUNT = {errno.ENOTCONN, errno.ESTALE, errno.ETIMEDOUT, errno.ESHUTDOWN, errno.EHOSTDOWN}

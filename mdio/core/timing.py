@@ -62,16 +62,15 @@ def worker_name() -> str:
 class Stopwatch:
     """Gives the seconds since it was last asked."""
 
-    __slots__ = ("_last",)
+    __slots__ = ("_last_s",)
 
     def __init__(self) -> None:
-        self._last = time.perf_counter()
+        self._last_s = time.perf_counter()
 
     def lap(self) -> float:
         """Return the seconds since the last lap, or since the start."""
-        now = time.perf_counter()
-        last, self._last = self._last, now
-        return now - last
+        last_s, self._last_s = self._last_s, time.perf_counter()
+        return self._last_s - last_s
 
 
 PAPER_NAMES = {
@@ -165,7 +164,7 @@ class BlockTiming(_Times):
         """Number of frames."""
         return len(self.frames)
 
-    def gathered(self) -> None:
+    def record_arrival(self) -> None:
         """Record that the result has arrived; called where all results are gathered.
 
         Both ends read the time of day: on several machines the time is as exact as their clocks
@@ -206,20 +205,14 @@ class WorkerTiming(_Times):
     def to_json(self) -> dict[str, Any]:
         """Return all as plain values, the times by the papers' names, and their ratios."""
         plain = {name: value for name, value in asdict(self).items() if name not in PAPER_NAMES}
-        frames = max(1, self.n_frames)
-        per_frame = {
-            "t_comp_per_frame_s": self.t_comp_s / frames,
-            "t_IO_per_frame_s": self.t_io_s / frames,
+        n_frames = max(1, self.n_frames)
+        return plain | {
+            **self.table1(),
+            "t_comp_per_frame_s": self.t_comp_s / n_frames,
+            "t_IO_per_frame_s": self.t_io_s / n_frames,
+            "ratio_comp_io": _ratio(self.t_comp_s, self.t_io_s),
+            "ratio_comp_comm": _ratio(self.t_comp_s, self.t_comm_s),
         }
-        return (
-            plain
-            | self.table1()
-            | per_frame
-            | {
-                "ratio_comp_io": _ratio(self.t_comp_s, self.t_io_s),
-                "ratio_comp_comm": _ratio(self.t_comp_s, self.t_comm_s),
-            }
-        )
 
 
 SUMMED_FIELDS = ("n_frames", *(f.name for f in fields(_Times) if not f.name.startswith("slowest")))
@@ -245,6 +238,7 @@ def per_worker(timings: Sequence[BlockTiming]) -> list[WorkerTiming]:
 
 
 SUMMARY_TIMES = ("t_open_s", "t_io_s", "t_comp_s", "t_comm_s")
+"""Times of which `summary` has the sum over all workers, too."""
 
 
 def summary(timings: Sequence[BlockTiming | WorkerTiming]) -> dict[str, Any]:

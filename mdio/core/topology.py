@@ -7,7 +7,7 @@ shapes the object lists. Texts are numbers into tables, which the object has.
 Simple selections on stored attributes need no MDAnalysis, whose import takes longer. Their
 language is the part of MDAnalysis' that asks for attributes: ``name CA and resid 1:10``, with
 ``and`` and ``or`` of equal precedence from left to right, ``not``, brackets and ``byres``.
-Whatever else there is in a selection is left to MDAnalysis.
+All other selections are left to MDAnalysis.
 """
 
 from __future__ import annotations
@@ -70,16 +70,11 @@ RESINDEX, SEGINDEX = "resindices", "segindices"
 """Names of the columns with the residue of each atom, and the segment of each residue."""
 LEVELS: tuple[tuple[str, tuple[str, ...]], ...] = ((RESINDEX, RESIDUES), (SEGINDEX, SEGMENTS))
 DTYPES = tuple(np.dtype(code) for code in ("<u1", "<u2", "<i4", "<i8", "<f4", "<f8"))
-ERRORS = (
-    ValueError,
-    LookupError,
-    TypeError,
-    AttributeError,
-    zlib.error,
-    ArithmeticError,
-    RecursionError,
-    MemoryError,
+DAMAGE_ERRORS = (
+    *(ValueError, LookupError, TypeError, AttributeError),
+    *(zlib.error, ArithmeticError, RecursionError, MemoryError),
 )
+"""What damaged bytes of a topology raise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +88,13 @@ class Texts:
     @classmethod
     def of(cls, values: Any) -> Texts:
         """Return texts as codes, in order of their first appearance."""
-        listed = np.asarray(values, object).tolist()
-        places: dict[str, int] = {}
+        objects = np.asarray(values, object).tolist()
+        table: dict[str, int] = {}
         code_of = {
-            value: places.setdefault(str(value), len(places)) for value in dict.fromkeys(listed)
+            value: table.setdefault(str(value), len(table)) for value in dict.fromkeys(objects)
         }
-        codes = np.fromiter(map(code_of.__getitem__, listed), np.int64, len(listed))
-        return cls(_small(codes), tuple(places))
+        codes = np.fromiter(map(code_of.__getitem__, objects), np.int64, len(objects))
+        return cls(_smallest_integers(codes), tuple(table))
 
     def values(self) -> NDArray[Any]:
         """Return the texts, an array of objects."""
@@ -111,10 +106,10 @@ class Texts:
         return Texts(self.codes[indices], self.table)
 
 
-def _small(values: NDArray[Any]) -> NDArray[Any]:
+def _smallest_integers(values: NDArray[Any]) -> NDArray[Any]:
     """Return non-negative numbers in the smallest type that holds them."""
-    most = int(values.max(initial=0))
-    return values.astype(next(c for c in DTYPES if c.kind != "f" and most <= np.iinfo(c).max))
+    highest = int(values.max(initial=0))
+    return values.astype(next(c for c in DTYPES if c.kind != "f" and highest <= np.iinfo(c).max))
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,29 +153,27 @@ class Topology:
         column = self.columns.get(name)
         if column is None or name in ATOMS:
             return column
-        picked = self.numbers(RESINDEX)
-        if name in SEGMENTS and picked is not None:
+        parents = self.numbers(RESINDEX)
+        if name in SEGMENTS and parents is not None:
             segments = self.numbers(SEGINDEX)
-            picked = None if segments is None else segments[picked]
-        if picked is None:
-            return None
-        return column.take(picked)
+            parents = None if segments is None else segments[parents]
+        return None if parents is None else column.take(parents)
 
     def differing_names(self, other: Topology) -> tuple[NDArray[np.int64], bool]:
         """Return the atoms whose names, or those of their residues, are others in `other`.
 
         Also whether it has the same names in another order. What one of them lacks is not compared.
         """
-        differ, keys = np.zeros(self.n_atoms, bool), np.zeros((2, self.n_atoms), np.int64)
+        differs, keys = np.zeros(self.n_atoms, bool), np.zeros((2, self.n_atoms), np.int64)
         for name in ("names", "resnames"):
             own_values, others = self.per_atom(name), other.per_atom(name)
             if isinstance(own_values, Texts) and isinstance(others, Texts):
                 codes = {text: code for code, text in enumerate(own_values.table)}
                 of_table = np.array([codes.get(text, -1) for text in others.table], np.int64)
                 pair = np.stack([own_values.codes.astype(np.int64), of_table[others.codes]])
-                differ |= pair[0] != pair[1]
+                differs |= pair[0] != pair[1]
                 keys = keys * (len(codes) + 1) + pair
-        atoms = np.flatnonzero(differ)
+        atoms = np.flatnonzero(differs)
         return atoms, bool(atoms.size) and np.array_equal(*np.sort(keys))
 
     def name_of(self, atom: int) -> str:
@@ -193,22 +186,21 @@ class Topology:
         columns: dict[str, NDArray[Any] | Texts] = {
             name: self.columns[name].take(atoms) for name in ATOMS if name in self.columns
         }
-        picked = np.asarray(atoms)
+        children = np.asarray(atoms)
         for index, names in LEVELS:
             parents = self.numbers(index)
             if parents is None:
                 break
-            order, numbers = np.unique(parents[picked], return_inverse=True)
-            columns[index] = _small(numbers)
-            picked = order
+            children, numbers = np.unique(parents[children], return_inverse=True)
+            columns[index] = _smallest_integers(numbers)
             for name in names:
                 if name in self.columns:
-                    columns[name] = self.columns[name].take(picked)
+                    columns[name] = self.columns[name].take(children)
         bonds = self.numbers(BONDS)
         if bonds is not None:
-            place = np.full(self.n_atoms, -1, np.int64)
-            place[atoms] = np.arange(len(atoms))
-            pairs = place[bonds]
+            new_numbers = np.full(self.n_atoms, -1, np.int64)
+            new_numbers[atoms] = np.arange(len(atoms))
+            pairs = new_numbers[bonds]
             columns[BONDS] = pairs[(pairs >= 0).all(axis=1)]
         return Topology(len(atoms), columns, self.classes)
 
@@ -220,7 +212,7 @@ class Topology:
         for name, column in self.columns.items():
             values = _codes(column)
             if values.dtype.kind in "iu" and values.min(initial=0) >= 0:
-                values = _small(values)
+                values = _smallest_integers(values)
             values = np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
             row = {"name": name, "dtype": values.dtype.str.replace("|", "<"), "shape": values.shape}
             rows.append(row | ({"table": column.table} if isinstance(column, Texts) else {}))
@@ -230,8 +222,8 @@ class Topology:
         return b"".join((MAGIC, size, head, zlib.compress(b"".join(parts), 1)))
 
     @classmethod
-    def from_bytes(cls, data: bytes, what: str) -> Topology:
-        """Return the topology that `to_bytes` stored; `what` is for messages.
+    def from_bytes(cls, data: bytes, holder: str) -> Topology:
+        """Return the topology that `to_bytes` stored; `holder`: the file, for messages.
 
         Raises CorruptLayoutError: these bytes are no topology.
         """
@@ -244,8 +236,7 @@ class Topology:
             if type(n_atoms) is not int or n_atoms < 0:
                 raise ValueError(f"{n_atoms!r} atoms")
             sizes = [_nbytes(row) for row in rows]
-            unpack = zlib.decompressobj()
-            flat = unpack.decompress(data[end:], sum(sizes) + 1)
+            flat = zlib.decompressobj().decompress(data[end:], sum(sizes) + 1)
             if len(flat) != sum(sizes):
                 raise ValueError(f"{len(flat)} bytes of {sum(sizes)}")
             columns: dict[str, NDArray[Any] | Texts] = {}
@@ -258,13 +249,13 @@ class Topology:
                 offset += size
                 columns[row["name"]] = _checked_column(row, values)
             classes = {
-                str(name): tuple(map(str, members)) for name, members in header["classes"].items()
+                str(name): tuple(map(str, resnames)) for name, resnames in header["classes"].items()
             }
             topology = cls(n_atoms, columns, classes)
             topology.check()
-        except ERRORS as error:
+        except DAMAGE_ERRORS as error:
             raise CorruptLayoutError(
-                f"{what}: its topology cannot be read ({' '.join(str(error).split())[:200]}); "
+                f"{holder}: its topology cannot be read ({' '.join(str(error).split())[:200]}); "
                 "convert the source again, or name a topology with -s/--top"
             ) from error
         return topology
@@ -278,7 +269,7 @@ class Topology:
         names = (*RESIDUES, SEGINDEX) if index == RESINDEX else SEGMENTS
         columns = [self.columns[name] for name in names if name in self.columns]
         sizes = [len(_codes(column)) for column in columns]
-        return max([0 if parents is None else _most(parents) + 1, *sizes])
+        return max([0 if parents is None else _highest(parents) + 1, *sizes])
 
     def check(self) -> None:
         """Raise ValueError unless columns have the right types and fit each other."""
@@ -315,11 +306,11 @@ def _codes(column: NDArray[Any] | Texts) -> NDArray[Any]:
 
 def _check_range(name: str, values: NDArray[Any], end: int) -> None:
     """Raise ValueError unless all are integers from 0 to ``end - 1``: others count from the end."""
-    if values.dtype.kind not in "iu" or _most(values) >= end or values.min(initial=0) < 0:
+    if values.dtype.kind not in "iu" or _highest(values) >= end or values.min(initial=0) < 0:
         raise ValueError(f"{name} must be integers from 0 to {end - 1}")
 
 
-def _most(values: NDArray[Any]) -> int:
+def _highest(values: NDArray[Any]) -> int:
     return int(values.max()) if values.size else -1
 
 
@@ -436,9 +427,9 @@ def _term(topology: Topology, tokens: deque[str]) -> Mask:
         return np.ones(topology.n_atoms, bool)
     if word == "backbone":
         names = _matching(topology, "names", BACKBONE, exactly=True)
-        return names & _of_class(topology, "protein")
+        return names & _class_mask(topology, "protein")
     if word in ("protein", "nucleic", "water"):
-        return _of_class(topology, word)
+        return _class_mask(topology, word)
     if word in TEXT_KEYWORDS:
         return _matching(topology, TEXT_KEYWORDS[word], _values(tokens))
     if word in ("resid", "index", "bynum"):
@@ -447,7 +438,7 @@ def _term(topology: Topology, tokens: deque[str]) -> Mask:
 
 
 def _values(tokens: deque[str]) -> list[str]:
-    """Take the values after a keyword; anything that may be another keyword is not simple."""
+    """Remove and return the values after a keyword; what may be another keyword is not simple."""
     values = []
     while tokens and tokens[0] not in (*OPERATORS, "not", "byres", "(", ")", *KEYWORDS):
         value = tokens.popleft()
@@ -459,7 +450,7 @@ def _values(tokens: deque[str]) -> list[str]:
     return values
 
 
-def _of_class(topology: Topology, name: str) -> Mask:
+def _class_mask(topology: Topology, name: str) -> Mask:
     if name not in topology.classes:
         raise _NotSimpleError
     return _matching(topology, "resnames", topology.classes[name], exactly=True)

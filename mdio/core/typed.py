@@ -22,7 +22,7 @@ from mdio.core.files.marks import read_regular
 
 Value = TypeVar("Value")
 MAX_NUMBER = 1e30
-EXPECTED = {str: "text", int: "whole number from 0 on", float: "number from 0 to 1e30"}
+TYPE_TEXTS = {str: "text", int: "whole number from 0 on", float: "number from 0 to 1e30"}
 ABOVE_0 = "above 0"
 Positive = Annotated[float, ABOVE_0]
 """A positive number."""
@@ -42,69 +42,69 @@ def json_at(path: str | PathLike[str], expectation: str) -> Any:
         raise SourceError(f"{path}: not JSON ({error}); {expectation}") from None
 
 
-def from_plain(kind: type[Value], data: Any, where: str, name: str = "") -> Value:
-    """Return a dataclass of `kind` made from a table, the value `name` of the file `where`.
+def from_plain(kind: type[Value], data: Any, path: str, name: str = "") -> Value:
+    """Return a dataclass of `kind` made from a table, the value `name` of the file `path`.
 
     Raises SourceError: a value is missing, unknown or not allowed; the message names it.
     """
     if not isinstance(data, dict):
-        raise _wrong(data, "table", where, name or "it")
+        raise _wrong(data, "table", path, name or "it")
     known_fields = fields(kind)  # type: ignore[arg-type]
     defaulted = {field.name for field in known_fields if field.default is not MISSING} - set(data)
     keys = [field.name for field in known_fields if field.name not in defaulted]
     if wrong_keys := set(data) ^ set(keys):
-        table = f"{where}: {name}" if name else where
+        table = f"{path}: {name}" if name else path
         raise SourceError(
             f"{table}: {', '.join(sorted(map(str, wrong_keys)))} missing or unknown; make it again"
         )
     hints = typing.get_type_hints(kind, include_extras=True)
     labels = {key: f"{name}.{key}" if name else key for key in keys}
-    return kind(**{key: _checked(hints[key], data[key], where, labels[key]) for key in keys})
+    return kind(**{key: _check_value(hints[key], data[key], path, labels[key]) for key in keys})
 
 
-def _checked(hint: Any, value: Any, where: str, name: str) -> Any:
+def _check_value(hint: Any, value: Any, path: str, name: str) -> Any:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
-        checked, limit = _checked(arguments[0], value, where, name), arguments[1]
+        checked, limit = _check_value(arguments[0], value, path, name), arguments[1]
         if limit is ABOVE_0 and checked < 1 / MAX_NUMBER:
-            raise SourceError(f"{where}: {name} is {value!r}; expected a number above 0")
+            raise SourceError(f"{path}: {name} is {value!r}; expected a number above 0")
         if limit is not ABOVE_0 and set(checked) != limit:
-            raise SourceError(f"{where}: {name} has {sorted(checked)}, expected {sorted(limit)}")
+            raise SourceError(f"{path}: {name} has {sorted(checked)}, expected {sorted(limit)}")
         return checked
     if origin is types.UnionType:
         if value is None and types.NoneType in arguments:
             return None
-        for option in arguments:
-            if option in EXPECTED and _is_of(option, value):
+        for alternative in arguments:
+            if alternative in TYPE_TEXTS and _is_of(alternative, value):
                 return value
-        hint = next(option for option in arguments if option is not types.NoneType)
-        return _checked(hint, value, where, name)
+        hint = next(one for one in arguments if one is not types.NoneType)
+        return _check_value(hint, value, path, name)
     if origin is tuple and isinstance(value, list):
         return tuple(
-            _checked(arguments[0], item, where, f"{name}[{i}]") for i, item in enumerate(value)
+            _check_value(arguments[0], item, path, f"{name}[{i}]") for i, item in enumerate(value)
         )
     if origin in (dict, Mapping) and isinstance(value, dict):
         return {
-            str(key): _checked(arguments[1], item, where, f"{name}.{key}")
+            str(key): _check_value(arguments[1], item, path, f"{name}.{key}")
             for key, item in value.items()
         }
     if isinstance(hint, type) and is_dataclass(hint):
-        return from_plain(hint, value, where, name)
-    if hint in EXPECTED and _is_of(hint, value):
+        return from_plain(hint, value, path, name)
+    if hint in TYPE_TEXTS and _is_of(hint, value):
         return value
     if hint is bool and isinstance(value, bool):
         return value
-    raise _wrong(value, EXPECTED.get(hint, "table"), where, name)
+    raise _wrong(value, TYPE_TEXTS.get(hint, "table"), path, name)
 
 
 def _is_of(kind: type, value: Any) -> bool:
     if kind is str or isinstance(value, bool):
         return kind is str and isinstance(value, str)
-    number = isinstance(value, int if kind is int else int | float)
-    return number and math.isfinite(value) and 0 <= value <= MAX_NUMBER
+    is_number = isinstance(value, int if kind is int else int | float)
+    return is_number and math.isfinite(value) and 0 <= value <= MAX_NUMBER
 
 
-def _wrong(value: Any, expected: str, where: str, name: str) -> SourceError:
+def _wrong(value: Any, expected: str, path: str, name: str) -> SourceError:
     text = repr(value)
     text = text if len(text) < 60 else text[:60] + "..."
-    return SourceError(f"{where}: {name} is {text}; expected a {expected}")
+    return SourceError(f"{path}: {name} is {text}; expected a {expected}")

@@ -19,7 +19,7 @@ else:
     Loader = MetaPathFinder = object
 
 
-def when_imported(module: str, action: Callable[[], None]) -> None:
+def when_imported(module: str, action: Callable[[], object]) -> None:
     """Call `action` once `module` (a top-level name) is imported; now if it is already."""
     if module in sys.modules:
         action()
@@ -30,7 +30,7 @@ def when_imported(module: str, action: Callable[[], None]) -> None:
 class _Watcher(MetaPathFinder):
     """Finds the module by the other finders, and has its loader call back."""
 
-    def __init__(self, module: str, action: Callable[[], None]) -> None:
+    def __init__(self, module: str, action: Callable[[], object]) -> None:
         self.module = module
         self.action = action
 
@@ -44,7 +44,7 @@ class _Watcher(MetaPathFinder):
             spec = finder.find_spec(name, path, target)
             if spec is not None:
                 if spec.loader is not None:
-                    spec.loader = _CallingBack(spec.loader, self)
+                    spec.loader = _WatchedLoader(spec.loader, self)
                 return spec
         return None
 
@@ -55,7 +55,7 @@ class _Watcher(MetaPathFinder):
             self.action()
 
 
-class _CallingBack(Loader):
+class _WatchedLoader(Loader):
     """Wraps the loader of the module, and tells the watcher when that is loaded."""
 
     def __init__(self, loader: Loader, watcher: _Watcher) -> None:

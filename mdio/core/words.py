@@ -151,8 +151,8 @@ def times_text(n_frames: int, first: float, last: float, dt: float) -> str:
         return f"{number_text(first)} ps" if steps == 0 else ""
     if first == last:
         return f"{number_text(first)} ps, all frames"
-    shown = round(dt, 4) if dt >= 0.001 else dt  # times that were rounded to float32
-    every = f", every {number_text(shown)} ps" if are_times_even(n_frames, first, last, dt) else ""
+    dt_ps = round(dt, 4) if dt >= 0.001 else dt  # times that were rounded to float32
+    every = f", every {number_text(dt_ps)} ps" if are_times_even(n_frames, first, last, dt) else ""
     return f"{number_text(first)} to {number_text(last)} ps{every}"
 
 
@@ -199,23 +199,23 @@ def notes_by_label(
     for label, own_notes in notes.items():
         for note in own_notes:
             path = str(paths[label])
-            alike = note.removeprefix(f"{path}: ").replace(path, "it")
-            notes_of.setdefault(alike, []).append((label, note))
+            shared_note = note.removeprefix(f"{path}: ").replace(path, "it")
+            notes_of.setdefault(shared_note, []).append((label, note))
     return tuple(
         f"{_labels_text([label for label, _ in labelled], list(notes))}: "
-        f"{labelled[0][1] if len(labelled) == 1 else alike}"
-        for alike, labelled in notes_of.items()
+        f"{labelled[0][1] if len(labelled) == 1 else shared_note}"
+        for shared_note, labelled in notes_of.items()
     )
 
 
-def _labels_text(labels: Sequence[str], among: Sequence[str]) -> str:
+def _labels_text(labels: Sequence[str], all_labels: Sequence[str]) -> str:
     if len(labels) == 1:
         return labels[0]
-    if len(labels) == len(among):
-        return f"all {len(among):,} replicas"
-    first = among.index(labels[0])
-    if labels == among[first : first + len(labels)]:
+    if len(labels) == len(all_labels):
+        return f"all {len(all_labels):,} replicas"
+    first = all_labels.index(labels[0])
+    if labels == all_labels[first : first + len(labels)]:
         names = f"{labels[0]} to {labels[-1]}"
     else:
         names = ", ".join([*labels[:MAX_RUNS], *["..."] * (len(labels) > MAX_RUNS)])
-    return f"{len(labels):,} of {len(among):,} replicas ({names})"
+    return f"{len(labels):,} of {len(all_labels):,} replicas ({names})"

@@ -103,8 +103,8 @@ def parse_header(raw: bytes, frame: int, offset: int, n_atoms: int = 0) -> XTCHe
     """Read a frame's header.
 
     `raw`: the first `HEADER_NBYTES` bytes of the frame, fewer only if the file ends. `frame`,
-    `offset`: its number and its place in the file, for messages. `n_atoms`: what it has to say; 0
-    for any number.
+    `offset`: its number and its place in the file, for messages. `n_atoms`: the number that
+    it must have; 0 for any.
     Returns XTCHeader.
     Raises ValueError: this cannot be the header of a frame; the message says what was found.
     """
@@ -202,27 +202,27 @@ def encode(
     Raises OutputError: a coordinate or a step does not fit the 32-bit integers of the format.
     ValueError: arrays whose shapes do not fit together, or a precision that is not positive.
     """
-    x = np.asarray(positions, np.float32) * np.float32(0.1)
+    x_nm = np.asarray(positions, np.float32) * np.float32(0.1)
     boxes = np.ascontiguousarray(vectors, np.float32)
     times = np.ascontiguousarray(time, np.float32)
     steps = np.asarray(step, np.int64)
-    n_frames = len(x)
-    if (x.shape[2:], boxes.shape, times.shape, steps.shape) != (
+    n_frames = len(x_nm)
+    if (x_nm.shape[2:], boxes.shape, times.shape, steps.shape) != (
         (3,),
         (n_frames, 3, 3),
         (n_frames,),
         (n_frames,),
-    ) or (n_frames and not x.shape[1]):
-        raise ValueError(f"positions of {x.shape} do not go with boxes, times or steps given")
+    ) or (n_frames and not x_nm.shape[1]):
+        raise ValueError(f"positions of {x_nm.shape} do not go with boxes, times or steps given")
     precision = float(np.float32(precision))
     if not 0 < precision < np.inf:
         raise ValueError(f"precision is {precision}; it must be a positive number of steps a nm")
     if steps.size and not -(2**31) <= steps.min() <= steps.max() < 2**31:
         raise OutputError(f"steps up to {steps.max()} do not fit XTC's 32-bit step; write h5md")
     try:
-        return bytes(kernels.encode(x, boxes, times, steps.astype(np.int32), precision))
+        return bytes(kernels.encode(x_nm, boxes, times, steps.astype(np.int32), precision))
     except ValueError as error:
         way_out = "write another layout"
-        if np.isfinite(x).all():
+        if np.isfinite(x_nm).all():
             way_out = f"lower the precision of {precision:g} steps a nm, or {way_out}"
         raise OutputError(f"XTC cannot hold these coordinates ({error}); {way_out}") from error

@@ -77,7 +77,7 @@ INSTEAD |= dict.fromkeys(
 """How frames are chosen here, by the options of `mdio.analyze`."""
 
 
-@takes_options(CachedReading, MapReduceOptions, instead=INSTEAD)
+@takes_options(CachedReading, MapReduceOptions, replacements=INSTEAD)
 def map_reduce(
     trajectory: Trajectory | Mapping[str, Trajectory],
     *,

@@ -449,7 +449,7 @@ class MapReduceJob:
         first = block.first_index
         self.blocks[first] = block
         self.frames.time[first : first + len(block.time)] = block.time
-        block.timing.gathered()
+        block.timing.record_arrival()
         if self.progress is not None:
             self.progress(block.timing.n_frames, block.timing.nbytes_read)
 

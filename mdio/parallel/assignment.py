@@ -31,6 +31,7 @@ from mdio.layouts.caching import cached_reads
 from mdio.layouts.registry import open_layout
 
 Words = NDArray[np.uint64]
+"""Bits of 64 units each."""
 
 EXACT_UNITS = 1 << 20
 """Up to this many units, loads are balanced exactly; beyond, statistically."""
@@ -136,39 +137,39 @@ def assign(
     Returns (U,) int64.
     """
     n_nodes, n_units = held.shape
-    count = np.ones(n_nodes, np.int64) if workers is None else np.asarray(workers, np.int64)
+    n_workers = np.ones(n_nodes, np.int64) if workers is None else np.asarray(workers, np.int64)
     numbers = np.arange(n_units) if numbers is None else numbers
     n_held = held.sum(axis=0)
     owners = held.argmax(axis=0)
     loads = np.bincount(owners[n_held == 1], minlength=n_nodes)
-    several = np.flatnonzero(n_held > 1)
-    keys = np.empty(len(several), np.uint64)  # of the sets of nodes
-    for run in _runs(len(several), n_nodes):
-        keys[run] = _seeds(names) @ held[:, several[run]]
+    shared = np.flatnonzero(n_held > 1)
+    keys = np.empty(len(shared), np.uint64)  # of the sets of nodes
+    for run in _runs(len(shared), n_nodes):
+        keys[run] = _seeds(names) @ held[:, shared[run]]
     _, first, set_of_unit = np.unique(keys, return_index=True, return_inverse=True)
     if len(first) > MAX_SETS:
-        owners[several] = _preferred_holders(held[:, several], numbers[several], names)
-        loads += np.bincount(owners[several], minlength=n_nodes)
+        owners[shared] = _preferred_holders(held[:, shared], numbers[shared], names)
+        loads += np.bincount(owners[shared], minlength=n_nodes)
     else:
-        for set_number in np.argsort(n_held[several[first]], kind="stable"):
-            units = several[set_of_unit == set_number]
+        for set_number in np.argsort(n_held[shared[first]], kind="stable"):
+            units = shared[set_of_unit == set_number]
             nodes = np.flatnonzero(held[:, units[0]])
-            shares = _shares(loads[nodes], count[nodes], len(units))
+            shares = _shares(loads[nodes], n_workers[nodes], len(units))
             owners[units] = np.repeat(nodes, shares)
             loads[nodes] += shares
     missing = np.flatnonzero(n_held == 0)
     if len(missing):
         preferred_nodes = preferred(numbers[missing], names)
-        free = _shares(loads, count, len(missing))
+        n_free = _shares(loads, n_workers, len(missing))
         order = np.argsort(preferred_nodes, kind="stable")
         rank_at_node = np.arange(len(missing)) - np.searchsorted(
             preferred_nodes[order], preferred_nodes[order]
         )
-        placed = order[rank_at_node < free[preferred_nodes[order]]]
+        placed = order[rank_at_node < n_free[preferred_nodes[order]]]
         owners[missing[placed]] = preferred_nodes[placed]
         unplaced = np.setdiff1d(np.arange(len(missing)), placed)
-        free -= np.bincount(preferred_nodes[placed], minlength=n_nodes)
-        owners[missing[unplaced]] = np.repeat(np.arange(n_nodes), free)
+        n_free -= np.bincount(preferred_nodes[placed], minlength=n_nodes)
+        owners[missing[unplaced]] = np.repeat(np.arange(n_nodes), n_free)
     return np.asarray(owners)
 
 
@@ -221,14 +222,14 @@ def share_together(
     """
     names, workers = zip(*comm.allgather((name, n_workers)), strict=True)
     if len(set(names)) < len(names):
-        names = tuple(f"{one}/{number}" for number, one in enumerate(names))
+        names = tuple(f"{name}/{number}" for number, name in enumerate(names))
     if n_units <= EXACT_UNITS:
         all_held = np.empty((comm.size, len(held)), np.uint8)
         comm.Allgather(held, all_held)
         bits = np.unpackbits(all_held, axis=1, count=n_units, bitorder="little").astype(bool)
         is_own = assign(bits, names, workers, numbers) == comm.rank
         return np.packbits(is_own, bitorder="little")
-    # Each rank assigns one stretch of each piece for all nodes, reusing its memory.
+    # Each rank assigns one run of each piece for all nodes, reusing its memory.
     block_words = words_in_block(n_units)
     n_blocks = -(-len(held) // (8 * block_words))
     for begin in range(0, n_blocks, step := max(comm.size, PIECE_NBYTES // (8 * block_words))):
@@ -252,10 +253,8 @@ def _share_piece(
     n_blocks = int(edges[comm.rank + 1] - edges[comm.rank])
     words = np.zeros((comm.size, n_blocks * block_words), "<u8")
     own_count = counts[comm.rank]
-    own_counts, own_starts = (
-        [own_count] * comm.size,
-        [n_blocks * block_nbytes * k for k in range(comm.size)],
-    )
+    own_counts = [own_count] * comm.size
+    own_starts = [n_blocks * block_nbytes * rank for rank in range(comm.size)]
     comm.Alltoallv([held, counts, starts, MPI.BYTE], [words, own_counts, own_starts, MPI.BYTE])
     assign_words(words, names, block_words, first + int(edges[comm.rank]))
     comm.Alltoallv([words, own_counts, own_starts, MPI.BYTE], [held, counts, starts, MPI.BYTE])
@@ -268,47 +267,50 @@ class CacheFollower:
     The cache itself records what is done: a follower that was killed is simply started again.
 
     `pattern`: of paths, as a shell expands it. `cache`: this node's. `nodes`: names of all nodes
-    that follow; this one takes the units that prefer it. `this`: name of this node.
+    that follow; this one takes the units that prefer it. `own_name`: of this node.
     """
 
     pattern: str
     cache: Cache
     nodes: Sequence[str]
-    this: str
+    own_name: str
     n_units: int = 0
     """Units that were cached."""
     nbytes: int = 0
     notes: list[str] = field(default_factory=list)
-    _seen: dict[Path, tuple[int, int]] = field(default_factory=dict)
+    _states: dict[Path, tuple[int, int]] = field(default_factory=dict)
+    """Size and time of each file at the last call."""
 
-    def look(self, *, ended: bool = False) -> int:
+    def cache_complete_units(self, *, has_ended: bool = False) -> int:
         """Cache complete units, and return how many files have changed since the last call.
 
-        The last unit of a file is complete when nothing has changed since, or all has `ended`.
+        The last unit of a file is complete when the file has not changed since, or if writing
+        `has_ended`.
         """
         n_changed = 0
         for name in sorted(glob.glob(self.pattern, recursive=True)):
             path = Path(name)
             try:
                 status = path.stat()
-                now = status.st_size, status.st_mtime_ns
-                changed = self._seen.get(path) != now
-                n_changed += changed
-                self._seen[path] = now
-                self._take(path, whole=ended or not changed)
+                state = status.st_size, status.st_mtime_ns
+                is_changed = self._states.get(path) != state
+                n_changed += is_changed
+                self._states[path] = state
+                self._cache_file(path, with_last=has_ended or not is_changed)
             except (MdioError, OSError) as error:
-                # Its first frame is not complete, perhaps.
+                # Its first frame may not be complete yet.
                 self._note(f"{path}: nothing of it is kept yet ({' '.join(str(error).split())})")
         return n_changed
 
-    def _take(self, path: Path, *, whole: bool) -> None:
+    def _cache_file(self, path: Path, *, with_last: bool) -> None:
+        """Cache the units of a file that prefer this node; `with_last`: the last one, too."""
         with open_layout(path, cache=self.cache) as layout:
             reads = cached_reads(layout, None)
             stops = reads.edges[1:]
-            numbers = np.arange(len(stops) if whole else len(stops) - 1)
+            numbers = np.arange(len(stops) if with_last else len(stops) - 1)
             numbers = numbers[~reads.source.held(numbers.tolist(), stops[: len(numbers)].tolist())]
             keys = unit_keys(str(reads.source.path), numbers)
-            is_own = preferred(keys, self.nodes) == self.nodes.index(self.this)
+            is_own = preferred(keys, self.nodes) == self.nodes.index(self.own_name)
             for number in numbers[is_own].tolist() if reads.ranges_known else ():
                 unit = reads.fetch(number)
                 name = reads.source.name(number, int(stops[number]))
@@ -338,31 +340,31 @@ def follow_into_cache(
     `pattern`: paths of trajectories, as a shell expands it: of files that grow, and of files and
     outputs that appear later. `cache`: this node's. `nodes`: names of all nodes that follow, each
     of which caches its share; this one alone by default. A name is that of the machine, or
-    ``MDIO_NODE``. `every_s`: seconds between two looks. `until_idle_s`: end when nothing has
-    changed for this long; None = never. `stopped`: end when this is set; units that are complete by
-    then are cached. `report`: called after each look.
+    ``MDIO_NODE``. `every_s`: seconds between two looks at the files. `until_idle_s`: end when
+    nothing has changed for this long; None = never. `stopped`: end when this is set; units that are
+    complete by then are cached. `report`: called after each look.
     Returns CacheFollower: what was cached, and notes.
     Raises PlanError: this node is not among `nodes`.
     """
     own_name = node_name() or socket.gethostname()
     names = list(dict.fromkeys(nodes)) or [own_name]
-    this = next((name for name in names if name in (own_name, own_name.partition(".")[0])), None)
-    if this is None:
+    short_name = own_name.partition(".")[0]
+    listed_name = next((name for name in names if name in (own_name, short_name)), None)
+    if listed_name is None:
         raise PlanError(
             f"this node is {own_name}, which is not among {', '.join(names)}; name it so, or set "
             "MDIO_NODE"
         )
-    ended = stopped or threading.Event()
-    follower = CacheFollower(pattern, cache, names, this)
-    since = time.monotonic()
+    stopped = stopped or threading.Event()
+    follower = CacheFollower(pattern, cache, names, listed_name)
+    last_change_s = time.monotonic()
     while True:
-        end = ended.is_set() or (
-            until_idle_s is not None and time.monotonic() - since >= until_idle_s
-        )
-        if follower.look(ended=end):
-            since = time.monotonic()
+        is_idle = until_idle_s is not None and time.monotonic() - last_change_s >= until_idle_s
+        has_ended = stopped.is_set() or is_idle
+        if follower.cache_complete_units(has_ended=has_ended):
+            last_change_s = time.monotonic()
         if report is not None:
             report(follower)
-        if end:
+        if has_ended:
             return follower
-        ended.wait(every_s if until_idle_s is None else min(every_s, until_idle_s / 2 + 0.05))
+        stopped.wait(every_s if until_idle_s is None else min(every_s, until_idle_s / 2 + 0.05))

@@ -30,7 +30,7 @@ def _task_stream(client: Any, **window: Any) -> list[dict[str, Any]]:
         return []
 
 
-def _tasks(client: Any, prefix: str, begun: float) -> list[dict[str, Any]]:
+def _tasks(client: Any, prefix: str, since_unix_s: float) -> list[dict[str, Any]]:
     """Return a record for each task whose key is `prefix` and the number of an item, by item.
 
     Returns list of dict: ``block`` (number of the item), ``worker`` (address), ``thread``,
@@ -38,7 +38,7 @@ def _tasks(client: Any, prefix: str, begun: float) -> list[dict[str, Any]]:
     before it.
     """
     tasks = []
-    for task_record in _task_stream(client, start=begun):
+    for task_record in _task_stream(client, start=since_unix_s):
         key = str(task_record["key"])
         if not key.startswith(prefix):
             continue
@@ -71,6 +71,7 @@ NO_WORKERS_S = 30.0
 """How long a cluster may be without workers before the run fails."""
 
 _local = threading.local()
+"""The function of each thread of a worker, and the token of its run."""
 
 
 def _call(token: str, pickled_func: bytes, item: Any) -> Any:
@@ -127,7 +128,7 @@ class DaskExecutor(Executor):
             raise PlanError("DaskExecutor needs a client made with asynchronous=False")
         self._client = client
         self._owns_client = client is None
-        self._n_wanted = checked_count(n_workers, "dask workers asked for")
+        self._n_local_workers = checked_count(n_workers, "dask workers asked for")
         self._places: Sequence[Sequence[str]] = ()
 
     def place(self, workers: Sequence[Sequence[str]]) -> None:
@@ -161,7 +162,7 @@ class DaskExecutor(Executor):
             import logging
 
             self._client = _distributed().Client(
-                n_workers=self._n_wanted,
+                n_workers=self._n_local_workers,
                 threads_per_worker=1,
                 dashboard_address=":0",
                 silence_logs=logging.CRITICAL,  # what matters of it comes as an error of ours
@@ -172,7 +173,7 @@ class DaskExecutor(Executor):
     def n_workers(self) -> int:
         """Threads of all workers that the cluster has now (at least 1)."""
         if self._client is None:
-            return self._n_wanted
+            return self._n_local_workers
         if self._client.status == "closed":
             raise PlanError("the client of DaskExecutor is closed; make another executor")
         threads: dict[str, int] = self._client.nthreads()
@@ -204,7 +205,7 @@ class DaskExecutor(Executor):
         kept_futures: dict[int, Any] = {}
         without_workers_s = 0.0
         places, self._places = self._places, ()
-        prefix, begun = f"mdio-{token}-", time.time() - CLOCKS_S
+        prefix, since_unix_s = f"mdio-{token}-", time.time() - CLOCKS_S
         _task_stream(client, count=1)  # the first call starts the plugin
         try:
             while True:
@@ -223,7 +224,7 @@ class DaskExecutor(Executor):
                     if len(pending) >= self.n_workers + 2:
                         break
                 if not pending:
-                    self.tasks = _tasks(client, prefix, begun)
+                    self.tasks = _tasks(client, prefix, since_unix_s)
                     return
                 with contextlib.suppress(TimeoutError):
                     wait(list(pending), timeout=1.0, return_when="FIRST_COMPLETED")
@@ -279,7 +280,7 @@ def _pickle(func: Callable[[Any], Any]) -> bytes:
         pickled = bytes(_distributed("distributed.protocol.pickle").dumps(func))
     except Exception as error:  # pickling raises nearly anything
         raise PlanError(f"{func!r} cannot be sent to dask workers ({error})") from error
-    modules = list(filter(_lies_here, list(sys.modules.values())))
+    modules = list(filter(_is_in_working_folder, list(sys.modules.values())))
     if not any(module.__name__.encode() in pickled for module in modules):
         return pickled
     cloudpickle = _distributed("cloudpickle")
@@ -297,13 +298,13 @@ def _pickle(func: Callable[[Any], Any]) -> bytes:
             cloudpickle.unregister_pickle_by_value(module)
 
 
-def _lies_here(module: Any) -> bool:
+def _is_in_working_folder(module: Any) -> bool:
     """Return whether a module is a file of the working folder, and no script."""
-    facts = getattr(module, "__dict__", {})
-    name, path = facts.get("__name__", "__main__"), facts.get("__file__")
-    if not path or "__path__" in facts or name == "__main__" or sys.modules.get(name) is not module:
+    attributes = getattr(module, "__dict__", {})
+    name, path = attributes.get("__name__", "__main__"), attributes.get("__file__")
+    if not path or "__path__" in attributes or name == "__main__":
         return False
-    return Path(path).parent == Path.cwd()
+    return sys.modules.get(name) is module and Path(path).parent == Path.cwd()
 
 
 def _result(future: Any, label: str) -> Any:

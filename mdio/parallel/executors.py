@@ -35,14 +35,14 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
-def checked_count(n_workers: Any, what: str) -> int:
+def checked_count(n_workers: Any, noun: str) -> int:
     """Return a number of workers, by default that of the cores; raises PlanError: it is none.
 
-    `what`: they are, for the message.
+    `noun`: what is counted, for the message.
     """
     count = available_cores() if n_workers is None else n_workers
     if not hasattr(count, "__index__") or count < 1:
-        raise PlanError(f"{count!r} {what}; give a number of 1 or more")
+        raise PlanError(f"{count!r} {noun}; give a number of 1 or more")
     return int(count)
 
 
@@ -51,8 +51,8 @@ def item_error(label: str, cause: BaseException) -> MdioError:
 
     An error of mdio keeps its class, so that callers still tell a damaged source from a full
     disk; a BlockError, which already names its block, is returned unchanged, as is a PlanError,
-    which is on what was asked for and on no item; other errors become a BlockError. A new error has
-    `cause` as its cause.
+    which is about a whole call and not about an item; other errors become a BlockError. A new error
+    has `cause` as its cause.
     """
     if isinstance(cause, BlockError | PlanError):
         return cause
@@ -64,7 +64,10 @@ def item_error(label: str, cause: BaseException) -> MdioError:
 
 
 class OneAtATime:
-    """A block of code that one thread is in at a time; else PlanError. A copy is another one."""
+    """A block of code for one thread at a time; a second one gets a PlanError.
+
+    A copy of it guards a block of its own.
+    """
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -88,8 +91,8 @@ class Executor(Closing, ABC):
 
     A context manager: leaving it ends all remaining workers.
 
-    A subclass needs `n_workers` and `imap`. The other attributes are facts by which callers decide
-    how to use it; the defaults hold for workers on any machine.
+    A subclass needs `n_workers` and `imap`. The other attributes tell callers how they may use it;
+    the defaults hold for workers on any machine.
 
     Examples
     --------
@@ -194,8 +197,8 @@ class Executor(Closing, ABC):
         describe: Callable[[Item], str] = str,
     ) -> list[Result]:
         """Return all results in the order of `items`; raises as `imap` does."""
-        done = sorted(results_of(self, func, items, describe), key=lambda pair: pair[0])
-        return [result for _, result in done]
+        pairs = sorted(results_of(self, func, items, describe), key=lambda pair: pair[0])
+        return [result for _, result in pairs]
 
     def close(self) -> None:
         """End all workers."""
@@ -206,27 +209,28 @@ def results_of(
     func: Callable[[Item], Result],
     items: Iterable[Item],
     describe: Callable[[Item], str] = str,
-    **more: Any,
+    **options: Any,
 ) -> Iterator[tuple[int, Result]]:
     """Yield what `imap` of an executor, which may be a user's own, yields.
 
-    Raises PlanError: that is not a number of an item and its result, once of each; BlockError: not
-    of all items. `more`: further arguments of `imap`.
+    `options`: further arguments of `imap`.
+    Raises PlanError: it yields anything but the number of an item and its result, once for each
+    item. BlockError: the result of an item is missing.
     """
     if executor.ranks is not None:  # results may come on rank 0 alone
-        yield from executor.imap(func, items, describe=describe, **more)
+        yield from executor.imap(func, items, describe=describe, **options)
         return
     numbered = enumerate(items)
     unfinished: dict[int, Item] = {}
 
-    def sent() -> Iterator[Item]:
+    def noted() -> Iterator[Item]:
         for number, item in numbered:
             unfinished[number] = item
             yield item
 
     contract = "it is called as imap(func, items, describe=...), and yields (number, result)"
     try:
-        pairs = iter(executor.imap(func, sent(), describe=describe, **more))
+        pairs = iter(executor.imap(func, noted(), describe=describe, **options))
     except TypeError as error:
         raise PlanError(f"imap of {executor!r} failed: {error_text(error)}; {contract}") from error
     for pair in pairs:
@@ -245,17 +249,17 @@ def results_of(
 
 
 def with_prefetch(
-    func: Callable[[Item], Result], share: Iterable[tuple[int, Item]]
+    func: Callable[[Item], Result], numbered_items: Iterable[tuple[int, Item]]
 ) -> Iterator[tuple[int, Item]]:
-    """Return `share`, numbered items, after passing them to `func.coming`, if it has this method.
+    """Return numbered items, after passing them to `func.prefetch_items`, if it has this method.
 
-    `coming` gets an iterator and consumes it as far as `func` wants to prefetch.
+    `prefetch_items` gets an iterator and consumes it as far as `func` wants to prefetch.
     """
-    if not hasattr(func, "coming"):
-        return iter(share)
-    share, ahead = tee(share)
-    func.coming(item for _, item in ahead)
-    return share
+    if not hasattr(func, "prefetch_items"):
+        return iter(numbered_items)
+    numbered_items, items_to_prefetch = tee(numbered_items)
+    func.prefetch_items(item for _, item in items_to_prefetch)
+    return numbered_items
 
 
 def choose_executor(executor: Executor | None, n_workers: int | None) -> Executor:
@@ -398,7 +402,7 @@ class Processes(Executor):
                 if pool.n_busy == self._n_workers:
                     break
             while pending:
-                worker, number, outcome = pool.next_done()
+                worker, number, outcome = pool.next_result()
                 raise_received_signal()
                 item = pending.pop(number)
                 if isinstance(outcome, Failure):

@@ -19,7 +19,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from mdio.core.errors import PlanError
 from mdio.parallel import GATHERS, GatherMode
-from mdio.parallel.sleeping import Nap
+from mdio.parallel.sleeping import ROOT, Nap
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -29,7 +29,6 @@ SMALL_NBYTES = 1 << 20
 PART_NBYTES = 64
 """Ranks' parts of a window are multiples of this."""
 TAG = 3
-ROOT = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,52 +151,53 @@ class GlobalArray:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:  # after an error the others may never make the collective call
+    def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
+        if error_type is None:  # after an error the others may never make the collective call
             self.destroy()
 
 
-def gather_rows(rows: NDArray[Any], comm: MPI.Intracomm, how: GatherMode = "blocking") -> Gathered:
+def gather_rows(rows: NDArray[Any], comm: MPI.Intracomm, mode: GatherMode = "blocking") -> Gathered:
     """Gather the rows of all ranks on rank 0, in order of rank (collective).
 
     `rows`, (n, ...): this rank's rows, one a frame; n may differ from rank to rank and be 0, but
-    dtype and the shape of a row may not. `comm` (mpi4py.MPI.Intracomm): the ranks. `how`:
+    dtype and the shape of a row may not. `comm` (mpi4py.MPI.Intracomm): the ranks. `mode`:
     ``blocking`` (Gatherv), ``nonblocking`` (each rank sends when it is ready, rank 0 receives from
     all at once) or ``one-sided`` (a `GlobalArray`; every rank puts, rank 0 gets).
     Returns Gathered.
-    Raises PlanError: `how` is none of these, or rows differ in dtype or shape (on all ranks).
+    Raises PlanError: `mode` is none of these, or rows differ in dtype or shape (on all ranks).
     """
-    if how not in GATHERS:
-        raise PlanError(f"--gather {how}: give one of {', '.join(GATHERS)}")
-    begin = time.perf_counter()
-    facts = comm.allgather((len(rows), rows.shape[1:], rows.dtype.str))
-    kinds = {(shape, dtype) for _, shape, dtype in facts}
-    if len(kinds) > 1:
-        kinds_text = ", ".join(f"{dtype} {shape}" for shape, dtype in sorted(kinds))
-        raise PlanError(f"ranks have rows of different shape or type: {kinds_text}")
-    return gather_counted(rows, comm, [count for count, _, _ in facts], how, begin)
+    if mode not in GATHERS:
+        raise PlanError(f"--gather {mode}: give one of {', '.join(GATHERS)}")
+    began_s = time.perf_counter()
+    ranks_rows = comm.allgather((len(rows), rows.shape[1:], rows.dtype.str))
+    row_types = {(shape, dtype) for _, shape, dtype in ranks_rows}
+    if len(row_types) > 1:
+        types_text = ", ".join(f"{dtype} {shape}" for shape, dtype in sorted(row_types))
+        raise PlanError(f"ranks have rows of different shape or type: {types_text}")
+    counts = [count for count, _, _ in ranks_rows]
+    return gather_counted(rows, comm, counts, mode, began_s)
 
 
 def gather_counted(
     rows: NDArray[Any],
     comm: MPI.Intracomm,
     counts: list[int],
-    how: GatherMode = "blocking",
-    begin: float | None = None,
+    mode: GatherMode = "blocking",
+    began_s: float | None = None,
 ) -> Gathered:
     """Gather rows of one dtype and row shape as `gather_rows` does (collective).
 
-    `counts`: numbers of rows of all ranks. `begin`: start of the timing; now by default.
+    `counts`: numbers of rows of all ranks. `began_s`: when the time to count began; now by default.
     """
-    begin = time.perf_counter() if begin is None else begin
+    began_s = time.perf_counter() if began_s is None else began_s
     rows = np.ascontiguousarray(rows)
-    if how == "one-sided":
-        return _one_sided(rows, comm, counts, begin)
+    if mode == "one-sided":
+        return _one_sided(rows, comm, counts, began_s)
     row = RowType(rows.shape[1:], rows.dtype)
-    collect = _blocking if how == "blocking" else _nonblocking
+    collect = _blocking if mode == "blocking" else _nonblocking
     gathered = collect(rows, comm, counts, row)
     row.free()
-    return Gathered(gathered, time.perf_counter() - begin)
+    return Gathered(gathered, time.perf_counter() - began_s)
 
 
 def _blocking(
@@ -237,14 +237,14 @@ def _nonblocking(
 
 
 def _one_sided(
-    rows: NDArray[Any], comm: MPI.Intracomm, counts: list[int], begin: float
+    rows: NDArray[Any], comm: MPI.Intracomm, counts: list[int], began_s: float
 ) -> Gathered:
     gathered = None
     with GlobalArray(comm, sum(counts), rows.shape[1:], rows.dtype) as array:
         array.put(sum(counts[: comm.rank]), rows)
         array.sync()
-        put_s = time.perf_counter() - begin
+        put_s = time.perf_counter() - began_s
         if comm.rank == ROOT:
             gathered = array.get(0, array.n_rows)
-        get_s = time.perf_counter() - begin - put_s
-    return Gathered(gathered, time.perf_counter() - begin, put_s, get_s)
+        get_s = time.perf_counter() - began_s - put_s
+    return Gathered(gathered, time.perf_counter() - began_s, put_s, get_s)

@@ -169,10 +169,12 @@ class MPIExecutor(Executor):
 
         `to_all`: whether all ranks get all results; by default as the executor has it.
         """
-        pace = at_own_pace and owner_works
+        at_own_pace = at_own_pace and owner_works
         to_all = self.to_all if to_all is None else to_all
-        self._active = iterator = self._imap(func, items, describe, pace, own, owner_works, to_all)
-        return iterator
+        self._active = self._imap(
+            func, items, describe, at_own_pace, own, owner_works=owner_works, to_all=to_all
+        )
+        return self._active
 
     def _share(
         self,
@@ -181,10 +183,11 @@ class MPIExecutor(Executor):
         at_own_pace: bool,
         owner_works: bool,
     ) -> Iterator[tuple[int, Item]]:
+        """Return the items that this rank works on, with their numbers."""
         if at_own_pace and self._comm.size > 1:
             if self._queue is None:
                 self._queue = WorkQueue(self._comm)
-            if self._queue.counts:
+            if self._queue.is_usable:
                 return self._queue.items(items)
         numbered = enumerate(items)
         rank, size = self._comm.rank, self._comm.size
@@ -229,11 +232,11 @@ class MPIExecutor(Executor):
         outcomes = run.finish()
         failed = [(number, error) for number, error, _ in outcomes if error is not None]
         if failed:
-            number, first = min(failed, key=lambda pair: pair[0])
+            number, first_error = min(failed, key=lambda pair: pair[0])
             if number == run.number and run.error is not None:
                 raise run.error
-            self._remote_error = first
-            raise first
+            self._remote_error = first_error
+            raise first_error
         if any(sent_stop for _, _, sent_stop in outcomes):
             raise BlockError("rank 0 stopped before the work was done; its message says why")
         if to_all:
@@ -270,8 +273,8 @@ class MPIExecutor(Executor):
                 run.send(number, result)
         nap = Nap()
         while is_root and run.n_working > 0 and not run.stopped():
-            for number, other in run.received_results():
-                yield number, other
+            for number_and_result in run.received_results():
+                yield number_and_result
                 nap = Nap()
             raise_received_signal()
             nap.take()

@@ -40,7 +40,7 @@ GRACE_S = 10.0
 """How long an idle worker may take to close its files before it is killed."""
 
 
-TO_BE_SENT = (
+PICKLABLE_HINT = (
     "define functions and classes at the top of a module or notebook, not as a lambda or inside a "
     "function"
 )
@@ -59,6 +59,8 @@ class Failure:
 
 @dataclass(eq=False, slots=True)
 class _Worker:
+    """A worker process, and the parent's end of its pipe."""
+
     process: BaseProcess
     pipe: Connection[Any, Any]
     number: int | None = None
@@ -119,8 +121,8 @@ def _failure(error: BaseException) -> Failure:
     return Failure(str(portable))
 
 
-def _work(pipe: Connection[Any, Any], pickled_func: bytes, inherited: Sequence[Any]) -> None:
-    """Serve items from `pipe` until the parent closes it or dies."""
+def _serve(pipe: Connection[Any, Any], pickled_func: bytes, inherited_pipes: Sequence[Any]) -> None:
+    """Work on the items that come through `pipe`, until the parent closes it or dies."""
     # Ctrl-C goes to the whole process group; the parent alone decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # The parent's handlers, which clean up its outputs, are not for workers.
@@ -129,8 +131,8 @@ def _work(pipe: Connection[Any, Any], pickled_func: bytes, inherited: Sequence[A
     unblock_termination_signals()
     # A forked worker also holds the parent's ends of the older pipes; open, they would keep the
     # older workers from noticing that the parent is gone.
-    for other in inherited:
-        other.close()
+    for inherited_pipe in inherited_pipes:
+        inherited_pipe.close()
     func: Callable[[Any], Any] | None = None
     while True:
         try:
@@ -167,8 +169,8 @@ class WorkerPool:
             self._func = pickle.dumps(func, protocol=5)
         except Exception as error:  # pickle raises TypeError, AttributeError, PicklingError, ...
             raise PlanError(
-                f"the work cannot be sent to worker processes ({error}); {TO_BE_SENT}, or use the "
-                "serial executor"
+                f"the work cannot be sent to worker processes ({error}); {PICKLABLE_HINT}, or use "
+                "the serial executor"
             ) from error
         if multiprocessing.current_process().daemon:
             raise PlanError(
@@ -186,15 +188,15 @@ class WorkerPool:
 
     def submit(self, number: int, item: object, worker: _Worker | None = None) -> None:
         """Send an item to `worker`, which is idle, or to a new one."""
-        chosen = worker or self._start()
-        chosen.number = number
-        chosen.submit((number, item))
+        worker = worker or self._start()
+        worker.number = number
+        worker.submit((number, item))
 
     def _start(self) -> _Worker:
         parent_end, worker_end = self._context.Pipe()
-        inherited = [w.pipe for w in self._workers] + [parent_end] if self._forks else []
+        inherited_pipes = [w.pipe for w in self._workers] + [parent_end] if self._forks else []
         process = self._context.Process(  # type: ignore[attr-defined]
-            target=_work, args=(worker_end, self._func, inherited), daemon=True
+            target=_serve, args=(worker_end, self._func, inherited_pipes), daemon=True
         )
         with termination_signals_blocked():  # until the worker is one that `close` ends
             process.start()
@@ -202,7 +204,7 @@ class WorkerPool:
             self._workers.append(_Worker(process, parent_end))
         return self._workers[-1]
 
-    def next_done(self) -> tuple[_Worker, int, Any]:
+    def next_result(self) -> tuple[_Worker, int, Any]:
         """Wait for a worker to finish its item: (worker, number of the item, result or Failure).
 
         A worker that died gives a `Failure`.
@@ -219,7 +221,7 @@ class WorkerPool:
             return worker, number, _receive(worker.pipe)[1]
         except (EOFError, OSError):
             worker.process.join(5.0)
-            return worker, number, Failure(_death(worker.process.exitcode), died=True)
+            return worker, number, Failure(_death_text(worker.process.exitcode), died=True)
 
     def close(self) -> None:
         """End all workers: idle ones close their files and exit, busy ones are killed."""
@@ -238,7 +240,7 @@ class WorkerPool:
         self._workers.clear()
 
 
-def _death(exitcode: int | None) -> str:
+def _death_text(exitcode: int | None) -> str:
     if exitcode is None or exitcode >= 0:
         return f"its worker process ended with exit code {exitcode} before it was done"
     names = {number.value: number.name for number in signal.Signals}
@@ -262,7 +264,7 @@ class SharedRows(Closing):
     """An array whose first axis alone is known beforehand; the first rows written give the rest.
 
     The parent makes it before it forks. Workers `write` rows that it `accepts`, each different
-    ones; when they are done, the parent gets the array from `whole`. Pickling works for forked
+    ones; when they are done, the parent gets the array from `read_all`. Pickling works for forked
     workers only.
 
     `n_rows`: of the whole array.
@@ -272,6 +274,7 @@ class SharedRows(Closing):
         self._n_rows = n_rows
         self._descriptor = os.memfd_create("mdio-rows")
         self._kind: tuple[tuple[int, ...], np.dtype[Any]] | None = None
+        """Shape and dtype of a row, once this process knows them."""
 
     @staticmethod
     def available() -> bool:
@@ -336,12 +339,12 @@ class SharedRows(Closing):
                 f"no room in memory for the values of {self._n_rows} frames ({error.strerror})"
             ) from error
 
-    def whole(self) -> NDArray[Any]:
-        """Return the array; other processes do not see changes of it (parent).
+    def read_all(self) -> NDArray[Any]:
+        """Return the whole array; other processes do not see changes of it (parent).
 
         Raises ValueError: no worker has written to it.
         """
-        row_shape, dtype = self._written()
+        row_shape, dtype = self._row_kind()
         nbytes = self._n_rows * math.prod(row_shape) * dtype.itemsize
         if nbytes < MAPPED_NBYTES:
             return self.read(0, self._n_rows)
@@ -349,7 +352,7 @@ class SharedRows(Closing):
         rows = np.frombuffer(memory, np.uint8)[HEAD_NBYTES:].view(dtype)
         return rows.reshape((self._n_rows, *row_shape))
 
-    def _written(self) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    def _row_kind(self) -> tuple[tuple[int, ...], np.dtype[Any]]:
         kind = self._recorded_kind()
         if kind is None:
             raise ValueError("no rows have been written")
@@ -360,7 +363,7 @@ class SharedRows(Closing):
 
         Raises ValueError: no worker has written to it.
         """
-        row_shape, dtype = self._written()
+        row_shape, dtype = self._row_kind()
         rows = array_to_fill((stop - start, *row_shape), dtype)
         content = rows.reshape(-1).view(np.uint8).data
         offset = HEAD_NBYTES + start * (content.nbytes // max(1, len(rows)))

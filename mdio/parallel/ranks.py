@@ -56,12 +56,15 @@ class RankRun:
         self.grace_s = grace_s
         self.small_nbytes = small_nbytes
         self.waits = waits
-        self.sent: deque[Any] = deque()
-        self.sizes: deque[int] = deque()
-        """Bytes of each message of `sent`."""
-        self._n_left: int = comm.size - 1
+        self._in_flight: deque[Any] = deque()
+        """Requests of messages that this rank has sent and that have not arrived yet."""
+        self._sizes: deque[int] = deque()
+        """Bytes of each of these messages."""
+        self._n_sending: int = comm.size - 1
+        """On rank 0: ranks that will send more."""
         self._receiving: list[Any] = []
         self.number = -1
+        """Number of the item that failed here."""
         self.error: BaseException | None = None
         self.exit_error: BaseException | None = None
         """The error for which rank 0 leaves early, if it is not an item's."""
@@ -79,8 +82,8 @@ class RankRun:
             self._deadline = time.monotonic() + self.grace_s
             for rank in range(self.comm.size):
                 if rank != self.comm.rank:
-                    self.sent.append(self.comm.isend(None, dest=rank, tag=STOP))
-                    self.sizes.append(0)
+                    self._in_flight.append(self.comm.isend(None, dest=rank, tag=STOP))
+                    self._sizes.append(0)
 
     def fail(self, number: int, error: BaseException) -> None:
         """Record that item `number` failed here, and make all ranks stop."""
@@ -94,19 +97,20 @@ class RankRun:
         data = MPI.pickle.dumps((number, result))  # as `issend` does, with a known size
         self.wait_until(
             lambda: (
-                self._n_sent() < MAX_IN_FLIGHT or sum(self.sizes) + len(data) <= self.small_nbytes
+                self._n_in_flight() < MAX_IN_FLIGHT
+                or sum(self._sizes) + len(data) <= self.small_nbytes
             )
         )
-        self.sent.append(self.comm.Issend([data, MPI.BYTE], dest=0, tag=RESULT))
-        self.sizes.append(len(data))
+        self._in_flight.append(self.comm.Issend([data, MPI.BYTE], dest=0, tag=RESULT))
+        self._sizes.append(len(data))
         if self.waits:
-            self.wait_until(lambda: self._n_sent() == 0)
+            self.wait_until(lambda: self._n_in_flight() == 0)
 
-    def _n_sent(self) -> int:
-        while self.sent and self.sent[0].Test():
-            self.sent.popleft()
-            self.sizes.popleft()
-        return len(self.sent)
+    def _n_in_flight(self) -> int:
+        while self._in_flight and self._in_flight[0].Test():
+            self._in_flight.popleft()
+            self._sizes.popleft()
+        return len(self._in_flight)
 
     def received_results(self) -> Iterator[tuple[int, Any]]:
         """Yield the results that have reached rank 0, without waiting."""
@@ -123,14 +127,14 @@ class RankRun:
                 self._receiving.remove(request)
                 number, result = content
                 if number == DONE:
-                    self._n_left -= 1
+                    self._n_sending -= 1
                 else:
                     yield number, result
 
     @property
     def n_working(self) -> int:
         """Ranks and messages that rank 0 still waits for."""
-        return self._n_left + len(self._receiving)
+        return self._n_sending + len(self._receiving)
 
     def wait_until(self, ready: Callable[[], bool]) -> None:
         """Wait; end the program if waiting takes too long after this rank has failed."""
@@ -151,7 +155,7 @@ class RankRun:
             self.wait_until(self._drained)
         else:
             self.send(DONE)
-        self.wait_until(lambda: self._n_sent() == 0)
+        self.wait_until(lambda: self._n_in_flight() == 0)
         if not any_of(self.comm, self.error is not None or self.sent_stop, self.wait_until):
             return []
         outcomes = allgather(self.comm, (self.number, self.sent_stop, *_portable(self.error)))
@@ -206,11 +210,11 @@ def _traced(error: Any, trace: str, rank: int) -> Any:
 
 
 class Agreement:
-    """Lets ranks agree to continue (collective calls, in the same order on all ranks).
+    """Lets ranks agree whether to continue (collective calls, in the same order on all ranks).
 
     `comm`: an mpi4py intracommunicator; it is duplicated, so that its messages are not mixed
     up with those of other calls. `unfinished`: returns the files to remove before the
-    program is ended, the output's own first, and what the message then says of those that are kept;
+    program is ended, the output's own first, and a text for the message on those that are kept;
     both may be empty. `grace_s`: how long a rank that has failed waits for the others before it
     ends the program.
     """
@@ -247,7 +251,7 @@ class Agreement:
         if not any_of(self._comm, error is not None, wait):
             return
         outcomes = allgather(self._comm, (number, broken, *_portable(error)))
-        first_number, rank, first, trace = min(
+        first_number, rank, first_error, trace = min(
             (
                 (number, rank, error, trace)
                 for rank, (number, _, error, trace) in enumerate(outcomes)
@@ -257,8 +261,8 @@ class Agreement:
         )
         is_ours = error is not None and number == first_number
         if any(is_broken for _, is_broken, *_ in outcomes):
-            self._end(first, is_ours)
-        raise error if error is not None and is_ours else _traced(first, trace, rank)
+            self._end(first_error, is_ours)
+        raise error if error is not None and is_ours else _traced(first_error, trace, rank)
 
     def close(self) -> None:
         """Free the communicator (collective)."""
@@ -291,7 +295,7 @@ COUNTER_NBYTES = 8
 class WorkQueue:
     """A counter that the ranks of a node share, from which each takes its next item (collective).
 
-    Attributes: `counts`: whether it works on all nodes; not if ranks of one have different
+    Attributes: `is_usable`: whether it works on all nodes; not if ranks of one have different
     temporary folders, or files there cannot be locked: then each rank takes every n-th item.
 
     `comm`: an mpi4py intracommunicator.
@@ -303,16 +307,16 @@ class WorkQueue:
         boot = process_identity(os.getpid())["boot"]
         nodes = allgather(comm, (os.uname().nodename, boot))
         self._ranks = [rank for rank, node in enumerate(nodes) if node == nodes[comm.rank]]
-        self._descriptor, name = self._make() if comm.rank == self._ranks[0] else (-1, "")
+        self._descriptor, name = self._create_counter() if comm.rank == self._ranks[0] else (-1, "")
         name = allgather(comm, name)[self._ranks[0]]
         if name and self._descriptor < 0:
-            self._descriptor = self._open(name)
-        self.counts = all(allgather(comm, self._descriptor >= 0))
+            self._descriptor = self._open_counter(name)
+        self.is_usable = all(allgather(comm, self._descriptor >= 0))
         if name and comm.rank == self._ranks[0]:
             Path(name).unlink()
         self._n_calls = 0
 
-    def _make(self) -> tuple[int, str]:
+    def _create_counter(self) -> tuple[int, str]:
         """Return the descriptor of the counter's file, and its name; -1 and "" without one."""
         try:
             descriptor, name = tempfile.mkstemp(prefix="mdio-ranks-")
@@ -320,7 +324,7 @@ class WorkQueue:
             return -1, ""
         return self._lockable(descriptor), name
 
-    def _open(self, name: str) -> int:
+    def _open_counter(self, name: str) -> int:
         """Return a descriptor of the other rank's file, or -1.
 
         It is opened anew: a lock belongs to an open file, not to a process.
@@ -340,10 +344,10 @@ class WorkQueue:
         return descriptor
 
     def items(self, items: Iterable[Item]) -> Iterator[tuple[int, Item]]:
-        """Return this rank's items with their numbers; only if the queue `counts`.
+        """Return this rank's items with their numbers; only if the queue `is_usable`.
 
-        `items`: the same on all ranks; may be endless. Each call counts in a place of its own,
-        which is 0 at first, so that no rank has to wait for another.
+        `items`: the same on all ranks; may be endless. Each call has a counter of its own in the
+        file, which is 0 at first, so that no rank has to wait for another.
         """
         self._n_calls += 1
         return self._items_of_rank(
@@ -352,19 +356,19 @@ class WorkQueue:
         )
 
     def _items_of_rank(
-        self, share: Iterator[tuple[int, Item]], place: int
+        self, items_of_node: Iterator[tuple[int, Item]], offset: int
     ) -> Iterator[tuple[int, Item]]:
-        index, n_seen = self._ranks.index(self._rank), 0
-        while (pair := next(islice(share, index - n_seen, None), None)) is not None:
+        index, n_passed = self._ranks.index(self._rank), 0
+        while (pair := next(islice(items_of_node, index - n_passed, None), None)) is not None:
             yield pair
-            n_seen, index = index + 1, len(self._ranks) + self._count(place)
+            n_passed, index = index + 1, len(self._ranks) + self._count(offset)
 
-    def _count(self, place: int) -> int:
+    def _count(self, offset: int) -> int:
         """Return the counter at a byte of the file, and increment it."""
         fcntl.flock(self._descriptor, fcntl.LOCK_EX)
         try:
-            count = int.from_bytes(os.pread(self._descriptor, COUNTER_NBYTES, place), "little")
-            os.pwrite(self._descriptor, (count + 1).to_bytes(COUNTER_NBYTES, "little"), place)
+            count = int.from_bytes(os.pread(self._descriptor, COUNTER_NBYTES, offset), "little")
+            os.pwrite(self._descriptor, (count + 1).to_bytes(COUNTER_NBYTES, "little"), offset)
         finally:
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
         return count
@@ -394,17 +398,20 @@ def exchange_rows(rows: NDArray[Any], counts: Sequence[int], comm: MPI.Intracomm
     n_pieces = max(allgather(comm, math.ceil(max(counts) / max_rows)))
     for piece in range(n_pieces if row.nbytes else 0):
         outgoing, received = (
-            [*row.message(array)[:1], *_piece(numbers, piece * max_rows, max_rows), row.datatype]
-            for array, numbers in ((rows, counts), (out, incoming.tolist()))
+            [*row.message(array)[:1], *_piece(n_rows, piece * max_rows, max_rows), row.datatype]
+            for array, n_rows in ((rows, counts), (out, incoming.tolist()))
         )
         Nap().until(comm.Ialltoallv(outgoing, received).Test)
     row.free()
     return out
 
 
-def _piece(counts: Sequence[int], done: int, max_rows: int) -> tuple[list[int], list[int]]:
-    """Return how many rows of each rank are next, and where they begin."""
+def _piece(counts: Sequence[int], n_sent: int, max_rows: int) -> tuple[list[int], list[int]]:
+    """Return how many rows of each rank are sent next, and where they begin.
+
+    `counts`: rows of each rank in all. `n_sent`: how many of each have been sent.
+    """
     firsts = np.cumsum([0, *counts])[:-1].tolist()
-    counts_now = [min(max_rows, max(0, count - done)) for count in counts]
-    starts = [first + min(done, count) for first, count in zip(firsts, counts, strict=True)]
-    return counts_now, starts
+    next_counts = [min(max_rows, max(0, count - n_sent)) for count in counts]
+    starts = [first + min(n_sent, count) for first, count in zip(firsts, counts, strict=True)]
+    return next_counts, starts

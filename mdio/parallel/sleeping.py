@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 MAX_NAP_S = 0.002
 ROOT = 0
+"""The rank that gives, or gathers, what concerns all."""
 HEAD_NBYTES, BODY_NBYTES = 8, 1016
 """Bytes of the first message: of the object's size, and of the object itself if it fits. Each
 exchange waits for the last rank, so small objects travel together with their size."""
@@ -39,12 +40,12 @@ class Nap:
         self,
         ready: Callable[[], bool],
         deadline: float = math.inf,
-        late: Callable[[], Any] | None = None,
+        on_timeout: Callable[[], Any] | None = None,
     ) -> None:
-        """Sleep until something is ready; past `deadline` (monotonic, s), call `late` each time."""
+        """Sleep until `ready` returns True; past `deadline` (monotonic) call `on_timeout`, too."""
         while not ready():
-            if late is not None and time.monotonic() > deadline:
-                late()
+            if on_timeout is not None and time.monotonic() > deadline:
+                on_timeout()
             self.take()
 
 

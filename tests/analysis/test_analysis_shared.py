@@ -280,4 +280,4 @@ def test_no_room_in_memory():
 
 def test_nobody_has_written():
     with SharedRows(5) as rows, pytest.raises(ValueError, match="no rows"):
-        rows.whole()
+        rows.read_all()

@@ -59,19 +59,19 @@ def test_a_read_that_hangs_is_told_again_and_again(tmp_path, watch, told, monkey
     thread = in_thread(file.array, 10, 20)
     assert hanging.reached.wait(60)
     for now_s in (0.0, 30.0, 59.0):
-        watch.look(now_s)
+        watch.check_threads(now_s)
     assert told == []
-    watch.look(61.0)
+    watch.check_threads(61.0)
     host = socket.gethostname()
     assert told == [
         f"mdio on {host}: reading {path} has taken 61 s; {stalls.WAITING}",
     ]
-    watch.look(100.0)
-    watch.look(125.0)
+    watch.check_threads(100.0)
+    watch.check_threads(125.0)
     assert len(told) == 2 and "has taken 125 s" in told[1]
     hanging.go_on.set()
     thread.join()
-    watch.look(300.0)
+    watch.check_threads(300.0)
     assert len(told) == 2
 
 
@@ -83,7 +83,7 @@ def test_who_gets_on_is_not_told_of(tmp_path, watch, told, monkeypatch):
         hanging = Hanging(monkeypatch, "preadv")
         thread = in_thread(file.array, int(now_s / 70), 20)
         assert hanging.reached.wait(60)
-        watch.look(now_s)
+        watch.check_threads(now_s)
         hanging.go_on.set()
         thread.join()
         monkeypatch.undo()
@@ -96,8 +96,8 @@ def test_a_write_that_hangs_names_its_file(tmp_path, watch, told, monkeypatch):
     with path.open("wb") as file:
         thread = in_thread(write_all, file.fileno(), 0, np.zeros(100, np.uint8))
         assert hanging.reached.wait(60)
-        watch.look(0.0)
-        watch.look(70.0)
+        watch.check_threads(0.0)
+        watch.check_threads(70.0)
         hanging.go_on.set()
         thread.join()
     assert len(told) == 1 and f"writing {path}" in told[0]

@@ -77,10 +77,10 @@ def test_gathered():
     timing = BlockTiming(0, range(1))
     timing.t_block_s = 0.001
     time.sleep(0.02)
-    timing.gathered()
+    timing.record_arrival()
     assert 0.01 < timing.t_comm_s < 5
     ahead = BlockTiming(0, range(1), began_unix_s=time.time() + 100)
-    ahead.gathered()
+    ahead.record_arrival()
     assert ahead.t_comm_s == 0
 
 

@@ -34,13 +34,13 @@ def test_a_file_that_grows(adk, tmp_path, kind):
         path.write_bytes(b"") if not path.exists() else None
         with path.open("ab") as file:
             file.write(raw[file.tell() : int(share * len(raw))])
-        assert follower.look() == 1
+        assert follower.cache_complete_units() == 1
         assert follower.n_units >= seen
         seen = follower.n_units
     assert seen > 5
     assert held(path, cache)[:-1].all()
     assert not held(path, cache)[-1]
-    assert follower.look() == 0
+    assert follower.cache_complete_units() == 0
     assert held(path, cache).all()
     assert follower.n_units == len(held(path, cache))
     expected = mdio.open(adk[kind]).read(0, 98).positions

@@ -20,22 +20,22 @@ from mdio.core.boxes import boxes_from_vectors
 from mdio.layouts.foreign.snapshot import Snapshot
 from mdio.layouts.foreign.text.format import (
     FrameError,
+    FrameSpan,
     Lines,
-    Span,
     TextFormat,
     integer,
-    plain,
-    remark_on_axes,
-    shown,
+    note_on_axes,
+    quoted,
     skip_atoms,
     text_lines,
+    to_text,
     without_axes,
 )
 
 XYZ_NBYTES = 8
 """Least bytes of a line of an atom such as ``C 0 0 0``, with its end."""
 _PAIR = re.compile(r"""([A-Za-z_][\w-]*)\s*=\s*(?:"([^"]*)"|'([^']*)'|\{([^}]*)\}|(\S+))""")
-TRUE = ("T", "TRUE", "1")
+TRUE_WORDS = ("T", "TRUE", "1")
 MAX_TILT = 1e-4
 """How far, in angstrom, the first vector of a cell may be from x, the second from the xy plane."""
 
@@ -45,18 +45,18 @@ class XYZ(TextFormat):
 
     names_lengths = False
 
-    def spans(self, lines: Lines, nbytes: int | None) -> Iterator[Span]:
+    def spans(self, lines: Lines, nbytes: int | None) -> Iterator[FrameSpan]:
         """Yield the frames."""
         while lines.peek():
             start = lines.offset
             n_atoms = integer(lines.next(), "a number of atoms")
             comment = lines.next()
             skip_atoms(lines, n_atoms, nbytes, XYZ_NBYTES)
-            yield Span(start, lines.offset, n_atoms, remarks=_remarks(comment))
+            yield FrameSpan(start, lines.offset, n_atoms, notes=_notes(comment))
 
     def text_for_mdanalysis(self, raw: bytes) -> str:
         """Return the frame with the columns that MDAnalysis reads."""
-        text = plain(raw)
+        text = to_text(raw)
         count, comment, *_ = text.split("\n", 2)
         columns = _columns(_pairs(comment))
         if columns == [0, 1, 2, 3]:
@@ -70,7 +70,7 @@ class XYZ(TextFormat):
     def read(self, raw: bytes, n_atoms: int) -> Snapshot:
         """Return a frame, with its cell."""
         snapshot = super().read(raw, n_atoms)
-        pairs = _pairs(plain(raw.split(b"\n", 2)[1]))
+        pairs = _pairs(to_text(raw.split(b"\n", 2)[1]))
         vectors = _lattice(pairs)
         if vectors is not None and not _is_rotated(vectors):
             box = boxes_from_vectors(vectors[np.newaxis])[0]
@@ -117,28 +117,28 @@ def _lattice(pairs: dict[str, str]) -> np.ndarray | None:
     if numbers.size == 3:
         numbers = np.diag(numbers)
     if numbers.size != 9 or not np.isfinite(numbers).all():
-        raise FrameError(f"Lattice {shown(text.encode())}, expected nine numbers")
+        raise FrameError(f"Lattice {quoted(text.encode())}, expected nine numbers")
     return numbers.reshape(3, 3) if numbers.any() else None
 
 
 def _is_rotated(vectors: np.ndarray) -> bool:
     """Return whether lengths and angles do not determine the cell, or it has no volume."""
-    flat = np.abs(np.linalg.det(vectors)) == 0
+    is_flat = np.abs(np.linalg.det(vectors)) == 0
     return bool(
-        flat or (np.abs(np.triu(vectors, 1)) > MAX_TILT).any() or (np.diag(vectors) < 0).any()
+        is_flat or (np.abs(np.triu(vectors, 1)) > MAX_TILT).any() or (np.diag(vectors) < 0).any()
     )
 
 
 def _periodic(pairs: dict[str, str]) -> tuple[bool, ...]:
     words = re.split(r"[\s,\[\]]+", pairs.get("pbc", "T T T").strip(" [],"))
-    return tuple(word.upper() in TRUE for word in words) if len(words) == 3 else (True,) * 3
+    return tuple(word.upper() in TRUE_WORDS for word in words) if len(words) == 3 else (True,) * 3
 
 
-def _remarks(comment: bytes) -> tuple[str, ...]:
+def _notes(comment: bytes) -> tuple[str, ...]:
     """Return a note on a cell that is not read, or not periodic."""
     if b"=" not in comment:
         return ()
-    pairs = _pairs(plain(comment))
+    pairs = _pairs(to_text(comment))
     vectors = _lattice(pairs)
     if vectors is None:
         return ()
@@ -147,7 +147,7 @@ def _remarks(comment: bytes) -> tuple[str, ...]:
             "Lattice is rotated against x, y and z (a box has its first vector along x, its second "
             "in the plane of x and y): no box is read",
         )
-    return remark_on_axes(_periodic(pairs), f'pbc="{pairs.get("pbc")}"')
+    return note_on_axes(_periodic(pairs), f'pbc="{pairs.get("pbc")}"')
 
 
 TINKER_NBYTES = 10
@@ -158,18 +158,18 @@ _BOX = re.compile(rb"(?:\s*[-+]?\d*\.?\d+(?:[eEdD][-+]?\d+)?(?=\s)){6}\s*")
 class Tinker(TextFormat):
     """A trajectory of TINKER."""
 
-    def spans(self, lines: Lines, nbytes: int | None) -> Iterator[Span]:
+    def spans(self, lines: Lines, nbytes: int | None) -> Iterator[FrameSpan]:
         """Yield the frames."""
         while line := lines.peek():
             start = lines.offset
             lines.next()
             if not line.strip():
-                raise FrameError(f"{shown(line)} in place of a number of atoms")
+                raise FrameError(f"{quoted(line)} in place of a number of atoms")
             n_atoms = integer(line.split()[0], "a number of atoms")
             if _BOX.fullmatch(lines.peek()):
                 lines.next()
             skip_atoms(lines, n_atoms, nbytes, TINKER_NBYTES)
-            yield Span(start, lines.offset, n_atoms)
+            yield FrameSpan(start, lines.offset, n_atoms)
 
     def is_whole_without_newline(self, raw: bytes) -> bool:  # noqa: ARG002
         """Return False: lines end with numbers of atoms, which may be truncated."""
@@ -190,7 +190,7 @@ _LENGTH = re.compile(rb"-?\d+\.\d{5}")
 class GRO(TextFormat):
     """GRO, of one frame or many."""
 
-    def spans(self, lines: Lines, nbytes: int | None) -> Iterator[Span]:
+    def spans(self, lines: Lines, nbytes: int | None) -> Iterator[FrameSpan]:
         """Yield the frames."""
         while title := lines.peek():
             start = lines.offset
@@ -201,13 +201,13 @@ class GRO(TextFormat):
             box = lines.next()
             if _n_lengths(box) not in (3, 9):
                 raise FrameError(
-                    f"{shown(box)} in place of a box of 3 or 9 numbers behind {n_atoms} atoms",
+                    f"{quoted(box)} in place of a box of 3 or 9 numbers behind {n_atoms} atoms",
                     at_end=not lines.peek(),
                 )
             fields = {"time"} if _TIME.search(title) else set()
             if len(atom.rstrip()) >= NAMES_WIDTH + 6 * _width(atom):
                 fields.add("velocities")
-            yield Span(start, lines.offset, n_atoms, frozenset(fields))
+            yield FrameSpan(start, lines.offset, n_atoms, frozenset(fields))
 
     def is_whole_without_newline(self, raw: bytes) -> bool:
         """Return whether the numbers of the box have as many decimals each, at least three."""
@@ -236,7 +236,7 @@ class GRO(TextFormat):
         points = slice(FIRST_POINT, NAMES_WIDTH + 3 * width, width)
         if shifted := next((line for line in atoms if line[points] != "..."), None):
             raise FrameError(
-                f"{shown(shifted.encode())}, whose decimal points are not where those of the "
+                f"{quoted(shifted.encode())}, whose decimal points are not where those of the "
                 "first atom are"
             )
         snapshot = super().read(raw, n_atoms)
@@ -267,13 +267,15 @@ def _width(atom: bytes) -> int:
     first = atom.find(b".", NAMES_WIDTH)
     second = atom.find(b".", first + 1)
     if first != FIRST_POINT or second < 0:
-        raise FrameError(f"{shown(atom)} in place of an atom with coordinates from column 21 on")
+        raise FrameError(f"{quoted(atom)} in place of an atom with coordinates from column 21 on")
     return second - first
 
 
 PER_LINE, WIDTH = 10, 8
+"""Numbers of a line, and characters of a number."""
 _NUMBERS = re.compile(rb"(?:[ \d*+-]{4}[.*][\d*]{3}){1,10}[ \t]*\r?\n?")
 TITLE = "one frame\n"
+"""First line of a file of one frame, which MDAnalysis' reader skips."""
 
 
 class MDCRD(TextFormat):
@@ -282,7 +284,7 @@ class MDCRD(TextFormat):
     needs_n_atoms = True
     _has_box: bool | None = None
 
-    def spans(self, lines: Lines, nbytes: int | None) -> Iterator[Span]:
+    def spans(self, lines: Lines, nbytes: int | None) -> Iterator[FrameSpan]:
         """Yield the frames."""
         n_atoms = int(self.options["n_atoms"])
         n_full, n_rest = divmod(3 * n_atoms, PER_LINE)
@@ -293,20 +295,20 @@ class MDCRD(TextFormat):
                 f"{n_atoms} atoms",
                 at_end=True,
             )
-        self._has_box = True if self.kind_read == "CRDBOX" else None
+        self._has_box = True if self.format_name == "CRDBOX" else None
         while lines.peek():
             start = lines.offset
             for count in [PER_LINE] * n_full + [n_rest] * bool(n_rest):
-                _expect(lines.next(), count, n_atoms)
+                _check_count(lines.next(), count, n_atoms)
             if self._has_box is None:
                 line = lines.peek()
                 if line.strip() and not line.endswith(b"\n") and len(line) <= 3 * WIDTH:
-                    raise FrameError(f"{shown(line)} at the end, perhaps of a box", at_end=True)
+                    raise FrameError(f"{quoted(line)} at the end, perhaps of a box", at_end=True)
                 # A line of three numbers is the next frame only if that has three: of one atom.
-                self._has_box = n_atoms > 1 and _count(line) == 3
+                self._has_box = n_atoms > 1 and _n_numbers(line) == 3
             if self._has_box:
-                _expect(lines.next(), 3, n_atoms)
-            yield Span(start, lines.offset, n_atoms)
+                _check_count(lines.next(), 3, n_atoms)
+            yield FrameSpan(start, lines.offset, n_atoms)
 
     def is_whole_without_newline(self, raw: bytes) -> bool:  # noqa: ARG002
         """Return True: numbers have a fixed width, which was checked."""
@@ -314,10 +316,10 @@ class MDCRD(TextFormat):
 
     def text_for_mdanalysis(self, raw: bytes) -> str:
         """Return a title and the frame."""
-        return TITLE + plain(raw).rstrip("\n") + "\n"
+        return TITLE + to_text(raw).rstrip("\n") + "\n"
 
     def reader_class(self, reader: Any) -> Any:
-        """Return MDAnalysis' reader, told whether there is a box."""
+        """Return a subclass of MDAnalysis' reader that need not detect whether there is a box."""
         has_box = self._has_box
 
         class OneFrame(reader):  # type: ignore[misc]
@@ -334,26 +336,26 @@ class MDCRD(TextFormat):
         return super().read(raw, n_atoms)
 
     def made_up(self) -> Iterator[str]:
-        """Yield what else is assumed."""
+        """Yield notes on what else is made up."""
         if self._has_box:
-            yield f"{self.kind_read} holds no angles of the box: assumed to be 90 degrees"
+            yield f"{self.format_name} holds no angles of the box: assumed to be 90 degrees"
         elif int(self.options["n_atoms"]) == 1:
             yield (
-                f"whether frames of one atom have a box cannot be told in {self.kind_read}: they "
+                f"whether frames of one atom have a box cannot be told in {self.format_name}: they "
                 "are taken to have none; if they have, name the format with --format CRDBOX"
             )
 
 
-def _count(line: bytes) -> int:
+def _n_numbers(line: bytes) -> int:
     """Return how many numbers a line has; 0 if it has other words."""
     return len(line.rstrip()) // WIDTH if _NUMBERS.fullmatch(line) else 0
 
 
-def _expect(line: bytes, count: int, n_atoms: int) -> None:
+def _check_count(line: bytes, count: int, n_atoms: int) -> None:
     """Raise FrameError unless a line has `count` numbers."""
-    if _count(line) != count:
+    if _n_numbers(line) != count:
         raise FrameError(
-            f"{shown(line)} in place of {count} numbers of {WIDTH} characters, as frames of "
+            f"{quoted(line)} in place of {count} numbers of {WIDTH} characters, as frames of "
             f"{n_atoms} atoms have them (are these the file's atoms?)",
             at_end=not line.endswith(b"\n"),
         )

@@ -18,16 +18,16 @@ import numpy as np
 from mdio.layouts.foreign.snapshot import Snapshot
 from mdio.layouts.foreign.text.format import (
     FrameError,
+    FrameSpan,
     Lines,
     SameAtoms,
-    Span,
     TextFormat,
     integer,
-    plain,
-    remark_on_axes,
-    shown,
+    note_on_axes,
+    quoted,
     skip_atoms,
     text_lines,
+    to_text,
     without_axes,
 )
 
@@ -93,17 +93,17 @@ class LAMMPS(TextFormat):
     """A dump of atoms."""
 
     names_lengths = False
-    counts = "steps"
+    counted_in = "steps"
 
-    def __init__(self, kind: str, options: Mapping[str, Any]) -> None:
-        super().__init__(kind, options)
+    def __init__(self, format_name: str, options: Mapping[str, Any]) -> None:
+        super().__init__(format_name, options)
         self._ids = SameAtoms("id")
         self._has_ids: bool | None = None
         self._units = ""
         """Style of the last ``ITEM: UNITS``; empty without one, and for ``lj``."""
         self._has_time = False
 
-    def spans(self, lines: Lines, nbytes: int | None) -> Iterator[Span]:
+    def spans(self, lines: Lines, nbytes: int | None) -> Iterator[FrameSpan]:
         """Yield the frames."""
         while lines.peek():
             start = lines.offset
@@ -116,12 +116,12 @@ class LAMMPS(TextFormat):
             if self._has_ids is None:
                 self._has_ids = "id" in frame.columns
             skip_atoms(lines, frame.n_atoms, nbytes, DUMP_NBYTES)
-            yield Span(
+            yield FrameSpan(
                 start,
                 lines.offset,
                 frame.n_atoms,
                 frozenset(fields),
-                remark_on_axes(frame.periodic, f"BOX BOUNDS {frame.bounds}"),
+                note_on_axes(frame.periodic, f"BOX BOUNDS {frame.bounds}"),
                 self._units,
             )
 
@@ -131,10 +131,10 @@ class LAMMPS(TextFormat):
         while True:
             line = lines.next()
             if not line.startswith(b"ITEM: "):
-                raise FrameError(f"{shown(line)} in place of an ITEM of a dump", at_end=not line)
-            item = plain(line)[6:].strip()
+                raise FrameError(f"{quoted(line)} in place of an ITEM of a dump", at_end=not line)
+            item = to_text(line)[6:].strip()
             if item == "UNITS":
-                self._set_units(plain(lines.next()).strip())
+                self._set_units(to_text(lines.next()).strip())
             elif item == "TIME":
                 values[item] = _time(lines.next())
             elif item == "TIMESTEP":
@@ -142,7 +142,7 @@ class LAMMPS(TextFormat):
             elif item == "NUMBER OF ATOMS":
                 values[item] = integer(lines.next(), "a number of atoms")
             elif item.startswith("BOX BOUNDS"):
-                values["BOX BOUNDS"] = item[10:].strip(), lines.take(3)
+                values["BOX BOUNDS"] = item[10:].strip(), lines.next_lines(3)
                 _check_bounds(*values["BOX BOUNDS"])
             elif item.startswith("ATOMS"):
                 break
@@ -157,7 +157,7 @@ class LAMMPS(TextFormat):
         ]:
             raise FrameError(f"ITEM: ATOMS without {missing[0]} before it")
         if not line.endswith(b"\n"):
-            raise FrameError(f"{shown(line)} at the end", at_end=True)
+            raise FrameError(f"{quoted(line)} at the end", at_end=True)
         if item == "ATOMS":
             raise FrameError("ITEM: ATOMS names no columns, expected such as id type x y z")
         return Frame(
@@ -179,7 +179,7 @@ class LAMMPS(TextFormat):
     def read(self, raw: bytes, n_atoms: int) -> Snapshot:
         """Return a frame; atoms are in the order of their ids."""
         head, rows = _head_and_rows(raw)
-        frame = self._frame_of(head)
+        frame = self._parse_header(head)
         low, lengths, tilts = _corner(frame)
         # MDAnalysis subtracts the corner from scaled coordinates, too, which do not include it.
         is_scaled = self._convention(frame.columns).startswith("scaled")
@@ -198,14 +198,14 @@ class LAMMPS(TextFormat):
         convention = self.options.get("lammps_coordinate_convention", "auto")
         if convention != "auto":
             return str(convention)
-        for name, columns_of in CONVENTIONS.items():
-            if set(columns_of) <= set(columns):
+        for name, coordinates in CONVENTIONS.items():
+            if set(coordinates) <= set(columns):
                 return name
         raise FrameError(
             f"ITEM: ATOMS {' '.join(columns)}, without x y z, xs ys zs, xu yu zu, xsu ..."
         )
 
-    def _frame_of(self, head: bytes) -> Frame:
+    def _parse_header(self, head: bytes) -> Frame:
         from io import BytesIO
 
         return self._read_header(Lines(BytesIO(head)))
@@ -226,7 +226,7 @@ class LAMMPS(TextFormat):
     def is_whole_without_newline(self, raw: bytes) -> bool:
         """Return whether a truncated last line has all that is read."""
         head, rows = _head_and_rows(raw)
-        columns = self._frame_of(head).columns
+        columns = self._parse_header(head).columns
         is_read = columns[-1] == "id" or columns[-1].strip("xyz") in ("", "v", "f")
         is_read |= columns[-1].rstrip("su") in ("x", "y", "z")
         has_all = len(rows[-1].split()) == len(columns)
@@ -235,7 +235,7 @@ class LAMMPS(TextFormat):
     def text_for_mdanalysis(self, raw: bytes) -> str:
         """Return the frame without the items that MDAnalysis does not know."""
         head, rows = _head_and_rows(raw)
-        frame = self._frame_of(head)
+        frame = self._parse_header(head)
         return _with_bounds(frame, *_corner(frame), rows)
 
     @staticmethod
@@ -252,7 +252,7 @@ class LAMMPS(TextFormat):
             snapshot.time *= units.time
 
     def made_up(self) -> Iterator[str]:
-        """Yield what else is assumed."""
+        """Yield notes on what else is made up."""
         if self._has_time and not self._units:
             yield "the dump names no unit of its times: assumed to be ps"
         if self._has_ids is False:
@@ -265,7 +265,7 @@ def _time(line: bytes) -> float:
     try:
         return float(line)
     except ValueError:
-        raise FrameError(f"{shown(line)} in place of a time", at_end=not line) from None
+        raise FrameError(f"{quoted(line)} in place of a time", at_end=not line) from None
 
 
 def _check_bounds(words: str, box: list[bytes]) -> None:
@@ -282,7 +282,7 @@ def _check_bounds(words: str, box: list[bytes]) -> None:
         except ValueError:
             numbers = []
         if len(numbers) != expected:
-            raise FrameError(f"{shown(line)} in place of {expected} bounds of a box")
+            raise FrameError(f"{quoted(line)} in place of {expected} bounds of a box")
     if len(box) < 3:
         raise FrameError(f"{len(box)} lines of bounds, expected 3", at_end=True)
 
@@ -330,7 +330,7 @@ def _with_bounds(
     return "\n".join(lines)
 
 
-BEGINS = b"timestep"
+FRAME_MARK = b"timestep"
 HISTORY_NBYTES = 8
 """Least bytes of an atom: two lines such as ``C`` and ``0 0 0``."""
 FORCE = np.float32(1e-2)
@@ -348,20 +348,22 @@ _VECTOR = re.compile(rb"\s*%s(?:\s+%s){2}\s*" % (_REAL, _REAL))
 class History(TextFormat):
     """A trajectory of DL_POLY."""
 
-    def __init__(self, kind: str, options: Mapping[str, Any]) -> None:
-        super().__init__(kind, options)
+    def __init__(self, format_name: str, options: Mapping[str, Any]) -> None:
+        super().__init__(format_name, options)
         self._numbers = SameAtoms("number")
 
-    def spans(self, lines: Lines, nbytes: int | None) -> Iterator[Span]:
+    def spans(self, lines: Lines, nbytes: int | None) -> Iterator[FrameSpan]:
         """Yield the frames."""
-        lines.take(2)
+        lines.next_lines(2)
         while lines.peek():
             start = lines.offset
             n_atoms, key = _numbers(lines.next())[1:4:2]
             has_cell = _VECTOR.fullmatch(lines.peek()) is not None
-            cell = lines.take(3) if has_cell else []
+            cell = lines.next_lines(3) if has_cell else []
             if has_cell and not all(map(_VECTOR.fullmatch, cell)):
-                raise FrameError(f"{shown(cell[-1])} in place of a vector", at_end=not lines.peek())
+                raise FrameError(
+                    f"{quoted(cell[-1])} in place of a vector", at_end=not lines.peek()
+                )
             lines.next()
             per_atom = 1
             while _VECTOR.fullmatch(lines.peek()):
@@ -373,8 +375,8 @@ class History(TextFormat):
             count = (n_atoms - 1) * per_atom
             skip_atoms(lines, count, nbytes, HISTORY_NBYTES // 4, n_atoms=n_atoms)
             fields = {"time", *("velocities", "forces")[: per_atom - 2]}
-            remarks = _remarks(key, cell)
-            yield Span(start, lines.offset, n_atoms, frozenset(fields), remarks)
+            notes = _notes(key, cell)
+            yield FrameSpan(start, lines.offset, n_atoms, frozenset(fields), notes)
 
     def text_for_mdanalysis(self, raw: bytes) -> str:
         """Return a file of one frame, with the header of its contents.
@@ -433,7 +435,7 @@ def _numbers(line: bytes) -> list[int]:
     """Return step, atoms, and the keys of a line ``timestep``; raises FrameError."""
     words = line.split()
     try:
-        if words[0] != BEGINS or not line.startswith(BEGINS):
+        if words[0] != FRAME_MARK or not line.startswith(FRAME_MARK):
             raise ValueError
         numbers = [int(word) for word in words[1:5]]
         [float(word) for word in words[5:7]]
@@ -441,7 +443,7 @@ def _numbers(line: bytes) -> list[int]:
             raise ValueError
     except (ValueError, IndexError):
         raise FrameError(
-            f"{shown(line)} in place of timestep and the step, the number of atoms, two keys and "
+            f"{quoted(line)} in place of timestep and the step, the number of atoms, two keys and "
             "the time step",
             at_end=not line.endswith(b"\n"),
         ) from None
@@ -449,12 +451,12 @@ def _numbers(line: bytes) -> list[int]:
 
 
 def _is_rotated(cell: list[bytes]) -> bool:
-    """Return whether vectors lie otherwise than lengths and angles say."""
+    """Return whether lengths and angles do not determine the vectors of a cell."""
     vectors = np.array([line.split() for line in cell], np.float64)
     return bool((np.abs(np.triu(vectors, 1)) > MAX_TILT * np.abs(vectors).max()).any())
 
 
-def _remarks(key: int, cell: list[bytes]) -> tuple[str, ...]:
+def _notes(key: int, cell: list[bytes]) -> tuple[str, ...]:
     """Return a note on what is not read of a cell."""
     if not cell:
         return ()
@@ -463,4 +465,4 @@ def _remarks(key: int, cell: list[bytes]) -> tuple[str, ...]:
         return (f"boundaries of key {key} are {shape}: no box is read",)
     if _is_rotated(cell):
         return ("the cell is rotated against x, y and z: no box is read",)
-    return remark_on_axes(PERIODIC[key], f"boundary key {key}")
+    return note_on_axes(PERIODIC[key], f"boundary key {key}")

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from mdio.core.errors import MdioError, SourceError
 from mdio.core.frames import LostBytes
 from mdio.core.words import plural
-from mdio.layouts.foreign.packed import DECOMPRESSORS, compression_of, open_decompressed
+from mdio.layouts.foreign.compressed import DECOMPRESSORS, compression_of, open_decompressed
 from mdio.layouts.foreign.snapshot import ForeignFrames, Snapshot, one_line, snapshot_of
 
 MAX_LINE_NBYTES = 1 << 20
@@ -41,7 +41,7 @@ class Lines:
         """Number of the next line, as editors count."""
 
     def peek(self) -> bytes:
-        """Return the next line without taking it; empty at the end of the file."""
+        """Return the next line without moving on; empty at the end of the file."""
         if self._peeked_line is None:
             self._peeked_line = self._file.readline(MAX_LINE_NBYTES)
         return self._peeked_line
@@ -54,7 +54,7 @@ class Lines:
         self.number += bool(line)
         return line
 
-    def take(self, count: int) -> list[bytes]:
+    def next_lines(self, count: int) -> list[bytes]:
         """Return the next `count` lines; fewer at the end of the file."""
         return [line for _ in range(count) if (line := self.next())]
 
@@ -73,9 +73,9 @@ class Lines:
 
 _NUMBER = re.compile(rb"[-+]?\d+\.\d+")
 _REAL = re.compile(rb"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eEdD][-+]?\d+)?")
-MIN_DECIMALS = 3
-MIN_DIGITS = 6
-MAX_SHOWN = 60
+MIN_DECIMALS, MIN_DIGITS = 3, 6
+"""Of a last number, so that it counts as complete."""
+MAX_QUOTED = 60
 """Most characters of a line in a message."""
 
 
@@ -89,7 +89,7 @@ class FrameError(Exception):
 
 
 @dataclass(slots=True)
-class Span:
+class FrameSpan:
     """The bytes of a frame, and its contents as far as finding the frames shows them."""
 
     start: int
@@ -97,7 +97,7 @@ class Span:
     n_atoms: int
     fields: frozenset[str] = frozenset()
     """Which of velocities, forces and time it has."""
-    remarks: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     """Notes on contents that are not read, or not as they are stored."""
     units: str = ""
     """Units that the file names; empty if it names none."""
@@ -111,17 +111,17 @@ class TextFormat(ABC):
 
     names_lengths: bool = True
     """Whether the unit of lengths is known."""
-    counts: str = "frames"
-    """Where times come from if frames have none."""
+    counted_in: str = "frames"
+    """What times are counted in if frames have none: ``frames`` or ``steps``."""
     needs_n_atoms: bool = False
     """Whether the number of atoms must be given."""
 
-    def __init__(self, kind: str, options: Mapping[str, Any]) -> None:
-        self.kind_read = kind
+    def __init__(self, format_name: str, options: Mapping[str, Any]) -> None:
+        self.format_name = format_name
         self.options = dict(options)
 
     @abstractmethod
-    def spans(self, lines: Lines, nbytes: int | None) -> Iterator[Span]:
+    def spans(self, lines: Lines, nbytes: int | None) -> Iterator[FrameSpan]:
         """Yield the frames in order; raises FrameError where no frame begins, or one is incomplete.
 
         `nbytes`: size of the file; None if it is compressed.
@@ -133,7 +133,7 @@ class TextFormat(ABC):
 
     def text_for_mdanalysis(self, raw: bytes) -> str:
         """Return a file of one frame for MDAnalysis' readers and parsers."""
-        return plain(raw)
+        return to_text(raw)
 
     def read(self, raw: bytes, n_atoms: int) -> Snapshot:
         """Return a frame; raises FrameError, or what MDAnalysis raises."""
@@ -143,10 +143,10 @@ class TextFormat(ABC):
         from MDAnalysis.coordinates.core import get_reader_for
         from MDAnalysis.lib.util import NamedStream
 
-        name = f"frame.{self.kind_read.lower()}"
-        reader_class = self.reader_class(get_reader_for(name, format=self.kind_read))
-        ours = ("format", "length_unit", "dt", "time_offset")
-        options = {key: value for key, value in self.options.items() if key not in ours}
+        name = f"frame.{self.format_name.lower()}"
+        reader_class = self.reader_class(get_reader_for(name, format=self.format_name))
+        own_options = ("format", "length_unit", "dt", "time_offset")
+        options = {key: value for key, value in self.options.items() if key not in own_options}
         options["n_atoms"] = n_atoms
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -162,7 +162,7 @@ class TextFormat(ABC):
         return reader
 
     def made_up(self) -> Iterator[str]:
-        """Yield further assumptions, as texts."""
+        """Yield notes on what else is made up."""
         yield from ()
 
 
@@ -172,17 +172,17 @@ def has_all_digits(raw: bytes) -> bool:
     It is if it has as many words as the line before, and its last number has as many digits as any
     other: a truncated number has fewer.
     """
-    before, last = ([b"", *raw.splitlines()])[-2:]
-    if not last.strip() or len(before.split()) != len(last.split()):
+    line_before, last_line = [b"", *raw.splitlines()][-2:]
+    words = last_line.split()
+    if not words or len(line_before.split()) != len(words):
         return False
     numbers = [word for word in raw.split() if _NUMBER.fullmatch(word)]
-    word = last.split()[-1]
-    if _NUMBER.fullmatch(word) is None:
+    if _NUMBER.fullmatch(words[-1]) is None:
         return False
     decimals = {len(number.partition(b".")[2]) for number in numbers}
     if len(decimals) == 1:
         return decimals.pop() >= MIN_DECIMALS
-    return _n_digits(word) >= max(MIN_DIGITS, *map(_n_digits, numbers))
+    return _n_digits(words[-1]) >= max(MIN_DIGITS, *map(_n_digits, numbers))
 
 
 def _n_digits(number: bytes) -> int:
@@ -190,40 +190,40 @@ def _n_digits(number: bytes) -> int:
     return len(number.strip(b"+-").replace(b".", b"").lstrip(b"0"))
 
 
-def plain(raw: bytes) -> str:
+def to_text(raw: bytes) -> str:
     """Return bytes as text, one character a byte, with lines that end in a newline."""
     return raw.decode("latin-1").replace("\r\n", "\n")
 
 
 def text_lines(raw: bytes) -> list[str]:
     """Return lines as text; `str.splitlines` would also split at bytes of some UTF-8 letters."""
-    return plain(raw).removesuffix("\n").split("\n")
+    return to_text(raw).removesuffix("\n").split("\n")
 
 
-def shown(line: bytes) -> str:
-    """Return the beginning of a line, for a message."""
-    text = plain(line).rstrip("\n")
-    return repr(text[:MAX_SHOWN] + ("..." if len(text) > MAX_SHOWN else ""))
+def quoted(line: bytes) -> str:
+    """Return the beginning of a line in quotation marks, for a message."""
+    text = to_text(line).rstrip("\n")
+    return repr(text[:MAX_QUOTED] + ("..." if len(text) > MAX_QUOTED else ""))
 
 
 def deviating_line(raw: bytes) -> str:
-    """Return a message on the first line with other kinds of words; empty if none."""
+    """Return a message on the first line with numbers in other places; empty if none."""
     lines = raw.splitlines()
-    kinds = [tuple(_REAL.fullmatch(word) is not None for word in line.split()) for line in lines]
-    most_common, count = max(Counter(kinds).items(), key=lambda item: len(item[0]) * item[1])
+    patterns = [tuple(_REAL.fullmatch(word) is not None for word in line.split()) for line in lines]
+    most_common, count = max(Counter(patterns).items(), key=lambda item: len(item[0]) * item[1])
     if count < 2:
         return ""
-    begin = kinds.index(most_common)
-    for number, kind in enumerate(kinds[begin:], begin):
-        if kind != most_common:
-            return f"its line {number + 1} is {shown(lines[number])}, unlike other lines"
+    begin = patterns.index(most_common)
+    for number, pattern in enumerate(patterns[begin:], begin):
+        if pattern != most_common:
+            return f"its line {number + 1} is {quoted(lines[number])}, unlike other lines"
     return ""
 
 
 def integer(line: bytes, quantity: str) -> int:
     """Return the number on a line; raises FrameError."""
     if re.fullmatch(rb"\s*\d{1,15}\s*", line) is None:
-        raise FrameError(f"{shown(line)} in place of {quantity}", at_end=not line)
+        raise FrameError(f"{quoted(line)} in place of {quantity}", at_end=not line)
     return int(line)
 
 
@@ -249,13 +249,13 @@ def without_axes(box: np.ndarray | None, periodic: tuple[bool, ...]) -> np.ndarr
     """Return a box with length 0 along axes that are not periodic; None if none is."""
     if box is None or not any(periodic):
         return None
-    box[:3][[not one for one in periodic]] = 0
+    box[:3][~np.array(periodic)] = 0
     return box
 
 
-def remark_on_axes(periodic: tuple[bool, ...], reason: str) -> tuple[str, ...]:
+def note_on_axes(periodic: tuple[bool, ...], reason: str) -> tuple[str, ...]:
     """Return a note on axes along which boxes have no length."""
-    axes = [axis for axis, one in zip("xyz", periodic, strict=True) if not one]
+    axes = [axis for axis, is_periodic in zip("xyz", periodic, strict=True) if not is_periodic]
     if not axes:
         return ()
     if len(axes) == len(periodic):
@@ -281,10 +281,8 @@ class SameAtoms:
             raise FrameError(f"two atoms have the {self._noun} {twice[0]}")
         if self._first is None:
             self._first = numbers
-        if (other := np.setdiff1d(numbers, self._first)).size:
-            raise FrameError(
-                f"an atom has the {self._noun} {other[0]}, which frame 0 does not have"
-            )
+        if (new := np.setdiff1d(numbers, self._first)).size:
+            raise FrameError(f"an atom has the {self._noun} {new[0]}, which frame 0 does not have")
 
 
 FORMATS = {
@@ -300,49 +298,49 @@ FORMATS = {
     "MOL2": "marked:MOL2",
 }
 """Module beside this one and class of each format, by MDAnalysis' names."""
-_ABOUT_NUMBERS = re.compile("could not convert|inhomogeneous|invalid literal|out of (range|bounds)")
+_NUMBER_ERRORS = re.compile("could not convert|inhomogeneous|invalid literal|out of (range|bounds)")
 """Errors of Python and NumPy for lines with other contents."""
 
 
 class TextFrames(ForeignFrames):
     """A text file whose frames are found by the rules of its format."""
 
-    def __init__(self, path: Path, kind: str, options: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path, format_name: str, options: Mapping[str, Any]) -> None:
         super().__init__(path)
-        module_name, _, name = FORMATS[kind].partition(":")
+        module_name, _, name = FORMATS[format_name].partition(":")
         module = import_module(f"mdio.layouts.foreign.text.{module_name}")
-        self.format: TextFormat = getattr(module, name)(kind, options)
+        self.format: TextFormat = getattr(module, name)(format_name, options)
         if self.format.needs_n_atoms and "n_atoms" not in options:
             raise self._lacks_n_atoms()
         self._starts, self._stops = array("q"), array("q")
         self._n_with = Counter[str]()
         """Number of frames that have a field, by field."""
-        self._remarks: dict[str, list[int]] = {}
-        """First frame and number of frames of each remark."""
+        self._notes: dict[str, list[int]] = {}
+        """First frame and number of frames of each note."""
         try:
-            self._divide()
+            self._find_frames()
         except BaseException:
             self.close()
             raise
         self.n_frames, n_with = len(self._starts), self._n_with
         self.has_times = n_with["time"] == self.n_frames
         self.fields = tuple(name for name in ("velocities", "forces") if n_with[name])
-        self.counts, self.names_lengths = self.format.counts, self.format.names_lengths
+        self.counted_in, self.names_lengths = self.format.counted_in, self.format.names_lengths
         self.sparse = tuple(name for name in self.fields if n_with[name] < self.n_frames)
 
     def _open(self) -> BinaryIO:
         return open_decompressed(self.path)
 
-    def _divide(self) -> None:
+    def _find_frames(self) -> None:
         """Find the frames; the last one counts only if it is complete."""
         nbytes = None if compression_of(self.path) in DECOMPRESSORS else self.path.stat().st_size
         lines, last = Lines(self._file), None
         problem: FrameError | None = None
-        with self._translated("divided"):
+        with self._translated("divided into frames"):
             try:
                 for span in self.format.spans(lines, nbytes):
                     if last is not None:
-                        self._take(last)
+                        self._add(last)
                     self._check_atoms(span)
                     last = span
             except FrameError as error:
@@ -351,20 +349,20 @@ class TextFrames(ForeignFrames):
                 problem = FrameError(f"the text there cannot be read ({one_line(error)})")
             size = int(self._file.seek(0, os.SEEK_END)) if nbytes is None else nbytes
             if last is not None and (last.stop < size or self._ends_whole(last)):
-                self._take(last)
+                self._add(last)
             elif last is not None:
                 problem = FrameError(
                     "the last line has no end and may be cut; if it is whole, put a newline there",
                     at_end=True,
                 )
             if not self._stops:
-                raise self._refusal(0, str(problem or "it holds no frame"), lines.number)
+                raise self._format_error(0, str(problem or "it holds no frame"), lines.number)
             n_frames, end = len(self._stops), self._stops[-1]
             if problem is not None and not self._is_blank(end):
                 loss = LostBytes(str(self.path), n_frames, end, size - end, at_end=problem.at_end)
                 self.lost = (loss,)
 
-    def _check_atoms(self, span: Span) -> None:
+    def _check_atoms(self, span: FrameSpan) -> None:
         if not self._starts:
             self.n_atoms, self._units = span.n_atoms, span.units
         elif span.n_atoms != self.n_atoms:
@@ -381,14 +379,14 @@ class TextFrames(ForeignFrames):
                 "own, and join the files"
             )
 
-    def _take(self, span: Span) -> None:
+    def _add(self, span: FrameSpan) -> None:
         self._n_with.update(span.fields)
-        for remark in span.remarks:
-            self._remarks.setdefault(remark, [len(self._starts), 0])[1] += 1
+        for note in span.notes:
+            self._notes.setdefault(note, [len(self._starts), 0])[1] += 1
         self._starts.append(span.start)
         self._stops.append(span.stop)
 
-    def _ends_whole(self, span: Span) -> bool:
+    def _ends_whole(self, span: FrameSpan) -> bool:
         """Return whether the last frame is whole, also if its last line has no end."""
         raw = self._raw(span.start, span.stop)
         return raw.endswith(b"\n") or self.format.is_whole_without_newline(raw)
@@ -424,18 +422,18 @@ class TextFrames(ForeignFrames):
         except MdioError:
             raise
         except FrameError as error:
-            raise self._refusal(frame, str(error)) from error
+            raise self._format_error(frame, str(error)) from error
         except Exception as error:  # MDAnalysis' readers raise anything
-            line = deviating_line(raw) if _ABOUT_NUMBERS.search(str(error)) else ""
+            line = deviating_line(raw) if _NUMBER_ERRORS.search(str(error)) else ""
             problem = line or f"MDAnalysis finds: {one_line(error)}"
-            raise self._refusal(frame, problem) from error
+            raise self._format_error(frame, problem) from error
         if not self.has_times:
             snapshot.time = None
         elif snapshot.time is not None:
             snapshot.time += float(self.format.options.get("time_offset") or 0.0)
         return snapshot
 
-    def _failure(self, what: str, error: BaseException) -> BaseException:  # noqa: ARG002
+    def _failure(self, action: str, error: BaseException) -> BaseException:  # noqa: ARG002
         if (suffix := compression_of(self.path)) not in DECOMPRESSORS:
             return error
         return SourceError(
@@ -443,11 +441,11 @@ class TextFrames(ForeignFrames):
             f"{DECOMPRESSORS[suffix]} tells more"
         )
 
-    def _refusal(self, frame: int, problem: str, line: int | None = None) -> SourceError:
+    def _format_error(self, frame: int, problem: str, line: int | None = None) -> SourceError:
         place = "" if line is None else f" (by line {line})"
-        kind = self.format.kind_read
+        name = self.format.format_name
         return SourceError(
-            f"{self.path}: frame {frame}{place} cannot be read as {kind}: {problem}; if the file "
+            f"{self.path}: frame {frame}{place} cannot be read as {name}: {problem}; if the file "
             f"is of another format, name it with --format; else mend it, or cut it before that "
             "frame"
         )
@@ -457,15 +455,15 @@ class TextFrames(ForeignFrames):
         from MDAnalysis.lib.util import NamedStream
 
         text = self.format.text_for_mdanalysis(self._frame(0))
-        return NamedStream(StringIO(text), f"frame.{self.format.kind_read.lower()}")
+        return NamedStream(StringIO(text), f"frame.{self.format.format_name.lower()}")
 
-    def remarks(self) -> Iterator[str]:
-        """Yield what is assumed or not read, as texts."""
+    def notes(self) -> Iterator[str]:
+        """Yield notes on what is made up or not read."""
         yield from self.format.made_up()
         if 0 < (n_timed := self._n_with["time"]) < self.n_frames:
             yield f"times of {plural(n_timed, 'frame')} are left out, since others have none"
-        for remark, (first, count) in self._remarks.items():
+        for note, (first, count) in self._notes.items():
             if count == self.n_frames:
-                yield remark
+                yield note
             else:
-                yield f"{remark} (frame {first}; {plural(count, 'frame')} in all)"
+                yield f"{note} (frame {first}; {plural(count, 'frame')} in all)"

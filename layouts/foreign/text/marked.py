@@ -16,13 +16,20 @@ from dataclasses import dataclass, field
 
 from mdio.core.words import plural
 from mdio.layouts.foreign.snapshot import Snapshot
-from mdio.layouts.foreign.text.format import FrameError, Lines, Span, TextFormat, plain, shown
+from mdio.layouts.foreign.text.format import (
+    FrameError,
+    FrameSpan,
+    Lines,
+    TextFormat,
+    quoted,
+    to_text,
+)
 
 ATOMS = (b"ATOM", b"HETATM")
 CELL = b"CRYST1"
 MODEL, END_OF_MODEL, END = b"MODEL ", b"ENDMDL", b"END"
 _MODEL_LINE = re.compile(rb"^MODEL.*\n?", re.MULTILINE)
-LAST = (b"CONECT", b"MASTER")
+TRAILER = (b"CONECT", b"MASTER")
 """Records after the atoms of all models."""
 NO_END = "the file ends without END or ENDMDL: whether atoms are missing cannot be told"
 COORDINATES_END = 54
@@ -46,14 +53,14 @@ class PDB(TextFormat):
     """PDB, also with long numbers of residues (XPDB), AutoDock's (PDBQT), and PQR."""
 
     _header_cell = b""
-    _n_without = 0
+    _n_boxless = 0
     """Frames without a cell where others have one."""
 
-    def spans(self, lines: Lines, nbytes: int | None) -> Iterator[Span]:  # noqa: ARG002
+    def spans(self, lines: Lines, nbytes: int | None) -> Iterator[FrameSpan]:  # noqa: ARG002
         """Yield the frames."""
-        first: Span | None = None
+        first: FrameSpan | None = None
         n_cells, n_without, header_cell, is_behind = 0, 0, b"", False
-        while model := self._next(lines):
+        while model := self._next_model(lines):
             if first is None:
                 is_behind = not model.cells and lines.peek().startswith(CELL)
                 if model.cells and not model.has_cell_inside:
@@ -64,34 +71,34 @@ class PDB(TextFormat):
             n_without += not model.cells
             # One cell before all frames is the header's.
             self._header_cell = header_cell if n_cells == 1 else b""
-            self._n_without = n_without if n_cells and not self._header_cell else 0
+            self._n_boxless = n_without if n_cells and not self._header_cell else 0
             if is_behind:
-                self._take_cell_behind(lines)
+                self._skip_cell_behind(lines)
             if not model.is_ended and first is not None and model.n_atoms < first.n_atoms:
                 text = f"{model.n_atoms} atoms, the first frame has {first.n_atoms}"
                 raise FrameError(text, at_end=True)
-            remarks = () if model.is_ended or first is not None else (NO_END,)
-            span = Span(model.start, lines.offset, model.n_atoms, remarks=remarks)
+            notes = () if model.is_ended or first is not None else (NO_END,)
+            span = FrameSpan(model.start, lines.offset, model.n_atoms, notes=notes)
             first = first or span
             yield span
 
     def made_up(self) -> Iterator[str]:
         """Yield a note on frames without a box."""
-        if self._n_without:
-            yield f"{plural(self._n_without, 'frame')} without CRYST1 beside others with it: no box"
+        if self._n_boxless:
+            yield f"{plural(self._n_boxless, 'frame')} without CRYST1 beside others with it: no box"
 
     @staticmethod
-    def _take_cell_behind(lines: Lines) -> None:
+    def _skip_cell_behind(lines: Lines) -> None:
         """Skip the cell after a model, in a file with cells after models."""
         if not lines.peek().startswith(CELL):
             raise FrameError(
-                f"{shown(lines.peek())} behind a model, where those before have CRYST1: whether "
+                f"{quoted(lines.peek())} behind a model, where those before have CRYST1: whether "
                 "that is the cell of the model before or behind it cannot be told"
             )
         lines.next()
 
     @staticmethod
-    def _next(lines: Lines) -> Model | None:
+    def _next_model(lines: Lines) -> Model | None:
         """Read one model; None if no atoms are left."""
         model = Model(lines.offset)
         is_in_model, line = False, b""
@@ -116,10 +123,10 @@ class PDB(TextFormat):
                     raise FrameError("a model without atoms")
             is_in_model |= is_model
         if not model.n_atoms and (model.cells or _may_be_cut(line)):
-            raise FrameError(f"{shown(line)} without atoms", at_end=True)
+            raise FrameError(f"{quoted(line)} without atoms", at_end=True)
         if is_in_model:
             raise FrameError(f"a model of {model.n_atoms} atoms without ENDMDL", at_end=True)
-        model.is_ended = line.startswith(LAST)
+        model.is_ended = line.startswith(TRAILER)
         return model if model.n_atoms else None
 
     def is_whole_without_newline(self, raw: bytes) -> bool:
@@ -132,12 +139,12 @@ class PDB(TextFormat):
 
         Without MODEL: MDAnalysis looks for cells after it if there are fewer cells than models.
         """
-        return plain(self._header_cell + _MODEL_LINE.sub(b"", raw))
+        return to_text(self._header_cell + _MODEL_LINE.sub(b"", raw))
 
 
 def _may_be_cut(line: bytes) -> bool:
     """Return whether the last line of a file may be a truncated record."""
-    return line.strip() != b"" and not line.endswith(b"\n") and not line.startswith((*LAST, END))
+    return line.strip() != b"" and not line.endswith(b"\n") and not line.startswith((*TRAILER, END))
 
 
 class PQR(PDB):
@@ -145,9 +152,8 @@ class PQR(PDB):
 
     def is_whole_without_newline(self, raw: bytes) -> bool:
         """Return whether the numbers of the last line have as many decimals as others."""
-        return TextFormat.is_whole_without_newline(self, raw) or not raw.splitlines()[
-            -1
-        ].startswith(ATOMS)
+        last_line = raw.splitlines()[-1]
+        return TextFormat.is_whole_without_newline(self, raw) or not last_line.startswith(ATOMS)
 
 
 SECTION = b"@<TRIPOS>"
@@ -161,32 +167,33 @@ COUNTED = (b"ATOM", b"BOND")
 class MOL2(TextFormat):
     """Molecules, each a frame."""
 
-    def spans(self, lines: Lines, nbytes: int | None) -> Iterator[Span]:  # noqa: ARG002
+    def spans(self, lines: Lines, nbytes: int | None) -> Iterator[FrameSpan]:  # noqa: ARG002
         """Yield the frames."""
         while (line := lines.peek()) and not line.startswith(SECTION):
             if line.strip() and not line.startswith(b"#"):
-                raise FrameError(f"{shown(line)} in place of @<TRIPOS>MOLECULE")
+                raise FrameError(f"{quoted(line)} in place of @<TRIPOS>MOLECULE")
             lines.next()
         first_sections: dict[bytes, int] = {}
         while lines.peek():
             start = lines.offset
             line = lines.next()
             if line.strip() != SECTION + b"MOLECULE":
-                text = f"{shown(line)} in place of @<TRIPOS>MOLECULE"
+                text = f"{quoted(line)} in place of @<TRIPOS>MOLECULE"
                 raise FrameError(text, at_end=not line.endswith(b"\n"))
             lines.next()
             header = lines.next()
             counts = header.split()
             if not counts or not all(word.isdigit() for word in counts):
-                raise FrameError(f"{shown(header)} in place of numbers of atoms and bonds")
-            expected = {name: int(one) for name, one in zip(COUNTED, counts, strict=False)}
+                raise FrameError(f"{quoted(header)} in place of numbers of atoms and bonds")
+            expected = {name: int(count) for name, count in zip(COUNTED, counts, strict=False)}
             n_lines = self._sections(lines, expected | {MOL2_CELL: 1})
             if MOL2_CELL in n_lines:
                 expected[MOL2_CELL] = 1
             for name, count in expected.items():
                 if n_lines.get(name, 0) != count:
                     raise FrameError(
-                        f"{n_lines.get(name, 0)} lines of section {plain(name)}, expected {count}",
+                        f"{n_lines.get(name, 0)} lines of section {to_text(name)}, "
+                        f"expected {count}",
                         at_end=not lines.peek(),
                     )
             first_sections = first_sections or n_lines
@@ -194,13 +201,13 @@ class MOL2(TextFormat):
             is_last = not next_line.endswith(b"\n")
             if next_line and is_last and MOL2_CELL not in first_sections:
                 raise FrameError(
-                    f"{shown(next_line)} at the end, perhaps of a section", at_end=True
+                    f"{quoted(next_line)} at the end, perhaps of a section", at_end=True
                 )
             if is_last and (missing := first_sections.keys() - n_lines.keys()):
                 raise FrameError(
-                    f"no section {plain(min(missing))}, which the first has", at_end=True
+                    f"no section {to_text(min(missing))}, which the first has", at_end=True
                 )
-            yield Span(start, lines.offset, int(counts[0]))
+            yield FrameSpan(start, lines.offset, int(counts[0]))
 
     @staticmethod
     def _sections(lines: Lines, max_lines: dict[bytes, int]) -> dict[bytes, int]:
@@ -208,7 +215,7 @@ class MOL2(TextFormat):
 
         `max_lines`: most lines of sections.
         """
-        has: dict[bytes, int] = {}
+        n_lines: dict[bytes, int] = {}
         section = b""
         while line := lines.peek():
             is_open = line.startswith(b"@") and not line.endswith(b"\n")
@@ -218,13 +225,13 @@ class MOL2(TextFormat):
                 section = line[len(SECTION) :].strip()
                 if section == b"MOLECULE":
                     break
-                has.setdefault(section, 0)
+                n_lines.setdefault(section, 0)
             elif section and line.strip() and not line.startswith(b"#"):
-                if has[section] == max_lines.get(section):
+                if n_lines[section] == max_lines.get(section):
                     break
-                has[section] += 1
+                n_lines[section] += 1
             lines.next()
-        return has
+        return n_lines
 
     def is_whole_without_newline(self, raw: bytes) -> bool:
         """Return whether the last section is not coordinates, a cell or a truncated bond."""
@@ -237,6 +244,7 @@ class MOL2(TextFormat):
 
 TIME, POSITIONS, BOX = "TIMESTEP", "POSITIONRED", "GENBOX"
 READ = (TIME, POSITIONS, BOX)
+"""Blocks that are read."""
 BLOCK_END = b"END"
 TITLE = "TITLE\none frame\nEND\n"
 BOUNDARIES = {0: "none", 1: "rectangular", 2: "triclinic"}
@@ -254,7 +262,7 @@ class BlockError(FrameError):
 class TRC(TextFormat):
     """A trajectory of GROMOS."""
 
-    def spans(self, lines: Lines, nbytes: int | None) -> Iterator[Span]:  # noqa: ARG002
+    def spans(self, lines: Lines, nbytes: int | None) -> Iterator[FrameSpan]:  # noqa: ARG002
         """Yield the frames."""
         first, start, n_atoms = "", 0, 0
         blocks, first_blocks = list[str](), list[str]()
@@ -262,7 +270,7 @@ class TRC(TextFormat):
         while name != "":
             offset = lines.offset
             try:
-                name, n_rows = _block(lines)
+                name, n_rows = _skip_block(lines)
             except BlockError as error:
                 # The rest after the last block of a frame does not belong to that frame.
                 if blocks and (not error.name or first.startswith(error.name)):
@@ -291,7 +299,7 @@ class TRC(TextFormat):
         first_blocks: list[str],
         *,
         is_last: bool,
-    ) -> Span:
+    ) -> FrameSpan:
         """Return a frame; raises FrameError if it lacks positions, or a block of frame 0."""
         if POSITIONS not in blocks:
             text = f"blocks {', '.join(blocks)} without {POSITIONS}"
@@ -302,8 +310,8 @@ class TRC(TextFormat):
                 at_end=True,
             )
         fields = frozenset({"time"} if TIME in blocks else ())
-        remarks = tuple(f"blocks {name} are not read" for name in blocks if name not in READ)
-        return Span(start, stop, n_atoms, fields, remarks)
+        notes = tuple(f"blocks {name} are not read" for name in blocks if name not in READ)
+        return FrameSpan(start, stop, n_atoms, fields, notes)
 
     def is_whole_without_newline(self, raw: bytes) -> bool:
         """Return whether the last block ends with END."""
@@ -311,11 +319,11 @@ class TRC(TextFormat):
 
     def text_for_mdanalysis(self, raw: bytes) -> str:
         """Return a title and the frame."""
-        return TITLE + plain(raw)
+        return TITLE + to_text(raw)
 
     def read(self, raw: bytes, n_atoms: int) -> Snapshot:
         """Return a frame."""
-        words = plain(raw).split()
+        words = to_text(raw).split()
         has_block = {name: name in words for name in READ}
         if has_block[BOX] and (key := words[words.index(BOX) + 1]) not in map(str, BOUNDARIES):
             raise FrameError(f"{BOX} with boundaries {key}, expected 0, 1 or 2")
@@ -325,18 +333,18 @@ class TRC(TextFormat):
         return snapshot
 
 
-def _block(lines: Lines) -> tuple[str, int]:
+def _skip_block(lines: Lines) -> tuple[str, int]:
     """Skip a block; return its name and number of rows; an empty name at the end of the file.
 
     Raises FrameError: the file ends within it.
     """
     while (line := lines.next()) and (not line.strip() or line.lstrip().startswith(b"#")):
         pass
-    name = plain(line).strip()
+    name = to_text(line).strip()
     if not name:
         return "", 0
     if not name.replace("0", "").isalnum() or not name.isupper():
-        text = f"{shown(line)} in place of the name of a block"
+        text = f"{quoted(line)} in place of the name of a block"
         raise BlockError(text, at_end=not line.endswith(b"\n"))
     n_rows = 0
     while line := lines.next():

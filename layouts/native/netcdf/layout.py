@@ -35,7 +35,7 @@ from mdio.core.files.fingerprint import read_head
 from mdio.core.frames import AtomIndices, Flaws, FrameBlock, FrameData, LostBytes, TrajectoryInfo
 from mdio.core.kernels import swap_to_native
 from mdio.layouts.base import FormatFacts, StoredTimes, redundant_option_error
-from mdio.layouts.foreign.units import WITHOUT, length_factor, made_up, spelled_factor
+from mdio.layouts.foreign.units import REDUCED_UNITS, length_factor, made_up, spelled_factor
 from mdio.layouts.native.encoder import Bytes, Encoder
 from mdio.layouts.native.file import NO_ATOMS, NativeLayout, batches
 from mdio.layouts.native.netcdf.classic import ClassicFile, frame_table
@@ -408,8 +408,8 @@ class NCDFLayout(NativeLayout):
         unit = self._data.variables[name].attributes.get("units")
         factor = None
         if isinstance(unit, str):  # it may be an array
-            factor = 1.0 if unit == WITHOUT else spelled_factor(name, unit)
-            if unit == WITHOUT and name in ("coordinates", "cell_lengths"):
+            factor = 1.0 if unit == REDUCED_UNITS else spelled_factor(name, unit)
+            if unit == REDUCED_UNITS and name in ("coordinates", "cell_lengths"):
                 factor = float(length_factor(self.path, self.options))
         if factor is None:
             raise self._convention_error(
@@ -420,8 +420,8 @@ class NCDFLayout(NativeLayout):
     @property
     def _without_units(self) -> list[str]:
         """Names of the variables without a unit."""
-        variables = self._data.variables
-        return [name for name in self._names if variables[name].attributes.get("units") == WITHOUT]
+        units = {name: self._data.variables[name].attributes.get("units") for name in self._names}
+        return [name for name, unit in units.items() if unit == REDUCED_UNITS]
 
     def _fill_of(self, name: str) -> float:
         variable = self._data.variables[name]

@@ -94,16 +94,16 @@ class SourceStates:
 
         Raises SourceError: a file has changed since, or does not exist any more.
         """
-        for path, before in self._states.items():
-            now = file_state(path, before["nbytes"] if self.may_grow else None, self._skipped)
-            keys = ("inode", "crc32c_head", "crc32c_tail") if self.may_grow else tuple(before)
-            changed = [key for key in keys if now[key] != before[key]]
-            if changed or now["nbytes"] < before["nbytes"]:
+        for path, state in self._states.items():
+            new_state = file_state(path, state["nbytes"] if self.may_grow else None, self._skipped)
+            keys = ("inode", "crc32c_head", "crc32c_tail") if self.may_grow else tuple(state)
+            changed = [key for key in keys if new_state[key] != state[key]]
+            if changed or new_state["nbytes"] < state["nbytes"]:
                 key = changed[0] if changed else "nbytes"
                 raise SourceError(
-                    f"{path}: changed while it was read (its {KEY_NAMES[key]} was {before[key]}, "
-                    f"now it is {now[key]}), so it was not used; wait until no program writes it "
-                    "any more, and start again"
+                    f"{path}: changed while it was read (its {KEY_NAMES[key]} was {state[key]}, "
+                    f"now it is {new_state[key]}), so it was not used; wait until no program "
+                    "writes it any more, and start again"
                 )
 
 

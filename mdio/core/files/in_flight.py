@@ -46,8 +46,8 @@ MAX_FILES = 14
 """Files with requests in flight. Readers usually keep the 31 files open that were used last, and
 each is used twice: for the request and for the read."""
 GUESSED_NBYTES = 16 << 20
-"""Limit of the same if the end of reading is unknown, plus as many bytes as have been read: more
-would delay the first reads on a slow network."""
+"""In place of `MAX_NBYTES` where reading may end at any time, plus as many bytes as have been read:
+more would delay the first reads on a slow network."""
 MAX_STORE_THREADS = 32
 """Concurrent requests to stores. More are queued, in the order of reading."""
 
@@ -60,15 +60,17 @@ def _future() -> Future[float]:
 
 @dataclass(slots=True)
 class _Request:
+    """A range of a file that is being read into memory."""
+
     file: OpenFile
     offset: int
     nbytes: int
     buffer: Bytes
     future: Future[float] = field(default_factory=_future)
     """Seconds that the request took."""
-    taken: bool = False
-    """Whether some of its bytes have been read."""
-    held: bool = False
+    was_used: bool = False
+    """Whether the reader has had some of its bytes."""
+    came_with_opening: bool = False
     """Whether the bytes came with the request that opened the object."""
 
 
@@ -88,21 +90,21 @@ class InFlight:
         self._max_requests = max(1, max_nbytes // request_nbytes)
         self._max_nbytes = self._max_requests * request_nbytes
         self._pool: ThreadPoolExecutor | None = None
-        self._coming: Iterator[tuple[OpenFile, int, int]] = iter(())
+        self._ranges_left: Iterator[tuple[OpenFile, int, int]] = iter(())
         self._requests: deque[_Request] = deque()
         self._free: list[Bytes] = []
         self._files: dict[OpenFile, int] = {}
         """Files with requests, and their duplicated descriptors; -1 for objects."""
         self.pace = Pace(self._max_requests, request_nbytes)
-        """The number of requests in flight."""
-        self._local = False
+        """How many requests to have in flight."""
+        self._is_local = False
         self._guessed_nbytes: int | None = None
         _instances.add(self)
 
     @property
-    def pays(self) -> bool:
+    def is_worthwhile(self) -> bool:
         """Whether bytes come so slowly that prefetching pays, as far as is known."""
-        return not self._local and self.pace.pays
+        return not self._is_local and self.pace.is_worthwhile
 
     def prefetch(self, ranges: Iterable[ByteRange], *, guessed: bool = False) -> None:
         """Request ranges that will be read next, in this order, in place of earlier ones.
@@ -112,9 +114,9 @@ class InFlight:
         """
         self.forget()
         self._guessed_nbytes = GUESSED_NBYTES if guessed else None
-        if not self._local:
+        if not self._is_local:
             self.pace.n_cached = 0
-            self._coming = requests_for(ranges, self._request_nbytes)
+            self._ranges_left = requests_for(ranges, self._request_nbytes)
             self._fill_up()
 
     def read_into(self, file: OpenFile, buffers: Sequence[Any], offset: int) -> int:
@@ -125,27 +127,27 @@ class InFlight:
         Returns int: bytes filled; 0 if nothing was requested there, or the request failed: the
         caller then reads by itself, and gets the error.
         """
-        done = 0
-        n_wanted = sum(buffer.nbytes for buffer in buffers)
-        while done < n_wanted:
-            request = self._find(file, offset + done)
+        n_done = 0
+        nbytes = sum(buffer.nbytes for buffer in buffers)
+        while n_done < nbytes:
+            request = self._find(file, offset + n_done)
             if request is None:
                 break
             n_read = self._finish(request)
-            begin = offset + done - request.offset
-            n_copied = min(n_read - begin, n_wanted - done)
+            begin = offset + n_done - request.offset
+            n_copied = min(n_read - begin, nbytes - n_done)
             if n_copied > 0:
-                copy(request.buffer[begin : begin + n_copied], buffers, done)
-                done += n_copied
+                copy(request.buffer[begin : begin + n_copied], buffers, n_done)
+                n_done += n_copied
             if n_copied <= 0 or begin + n_copied >= request.nbytes:
                 self._drop(request)
             if n_copied <= 0:
                 break
-        return done
+        return n_done
 
     def forget(self) -> None:
         """Drop all requests, waiting for those that are running."""
-        self._coming = iter(())
+        self._ranges_left = iter(())
         while self._requests:
             self._drop(self._requests[0])
         for file in list(self._files):
@@ -161,8 +163,8 @@ class InFlight:
 
     def _fill_up(self) -> None:
         """Start requests up to the number that `pace` allows."""
-        while self.pays and self._has_room():
-            next_range = self._next()
+        while self.is_worthwhile and self._has_room():
+            next_range = self._next_range()
             if next_range is None:
                 return
             file, offset, nbytes = next_range
@@ -176,7 +178,7 @@ class InFlight:
             self._requests.append(request)
             if self._pool is not None:
                 request.future = self._pool.submit(read, self._files[file], buffer[:nbytes], offset)
-            elif self._had_to_wait(request):
+            elif self._read_here(request):
                 self.pace.n_cached = 0
                 self._start_threads()
             else:
@@ -188,12 +190,13 @@ class InFlight:
         """Request bytes of an object: as answers take long, many at once from the beginning."""
         request = _Request(file, offset, nbytes, np.empty(0, np.uint8))
         self._requests.append(request)
-        held_bytes = remote.held(offset, nbytes)
+        held_bytes = remote.held_bytes(offset, nbytes)
         if held_bytes is not None:
-            request.buffer, request.held = np.frombuffer(held_bytes, np.uint8), True
+            request.buffer = np.frombuffer(held_bytes, np.uint8)
+            request.came_with_opening = True
             request.future.set_result(0.0)
             return
-        self.pace.n_wanted = self._max_requests
+        self.pace.n_requests = self._max_requests
         self._max_nbytes = self._max_requests * self._request_nbytes * STORE_MEMORY_FACTOR
         if self._pool is None:
             self._start_threads(min(self._max_requests, MAX_STORE_THREADS))
@@ -217,42 +220,42 @@ class InFlight:
         """Return whether another request may be started."""
         if len(self._files) >= MAX_FILES:
             return False
-        untaken = [request for request in self._requests if not request.taken]
-        if untaken and untaken[-1].held:  # more bytes that came with the opening may be read first
+        unused = [request for request in self._requests if not request.was_used]
+        if unused and unused[-1].came_with_opening:  # more such bytes may be read first
             return False
-        max_requests = self.pace.n_wanted if self._pool else 1
-        nbytes = sum(request.nbytes for request in untaken)
+        max_requests = self.pace.n_requests if self._pool else 1
+        nbytes = sum(request.nbytes for request in unused)
         max_nbytes = self._max_nbytes if self._guessed_nbytes is None else self._guessed_nbytes
-        return len(untaken) < max_requests and nbytes < min(max_nbytes, self._max_nbytes)
+        return len(unused) < max_requests and nbytes < min(max_nbytes, self._max_nbytes)
 
-    def _next(self) -> tuple[OpenFile, int, int] | None:
-        """Return the next range to request; None if there is none, or none that pays or opens."""
+    def _next_range(self) -> tuple[OpenFile, int, int] | None:
+        """Return the next range to request; None if there is none, or no file to prefetch."""
         try:
-            next_range = next(self._coming, None)
+            next_range = next(self._ranges_left, None)
             if next_range is not None and next_range[0] not in self._files:
                 file, offset, _ = next_range
-                if file.ahead is not None:  # another reader prefetches it
+                if file.prefetcher is not None:  # another reader prefetches it
                     return None
-                self._local = file.remote is None and is_local(file.fileno(), offset)
-                if self._local:
+                self._is_local = file.remote is None and is_local(file.fileno(), offset)
+                if self._is_local:
                     return None
                 # Its owner may close it meanwhile.
                 self._files[file] = -1 if file.remote else os.dup(file.fileno())
-                file.ahead = self
+                file.prefetcher = self
         except OSError:  # reading will raise it, too
             return None
         return next_range
 
-    def _had_to_wait(self, request: _Request) -> bool:
-        """Read without a thread, and return whether the bytes were not in memory."""
-        before = n_waits()
+    def _read_here(self, request: _Request) -> bool:
+        """Read in this thread, and return whether it had to wait for the bytes."""
+        n_waits_before = n_waits()
         try:
             descriptor = self._files[request.file]
             seconds = read(descriptor, request.buffer[: request.nbytes], request.offset)
             request.future.set_result(seconds)
         except OSError as error:
             request.future.set_exception(error)
-        return n_waits() != before
+        return n_waits() != n_waits_before
 
     def _find(self, file: OpenFile, offset: int) -> _Request | None:
         """Return the request with this byte, and drop those before it."""
@@ -270,12 +273,12 @@ class InFlight:
             seconds = request.future.result()
         except OSError:
             return 0
-        if not request.taken:
-            request.taken = True
+        if not request.was_used:
+            request.was_used = True
             if self._guessed_nbytes is not None:
                 self._guessed_nbytes += request.nbytes
             is_measured = self._pool is not None and request.file.remote is None
-            self.pace.note(request.nbytes, seconds if is_measured else None, waited=had_to_wait)
+            self.pace.adapt(request.nbytes, seconds if is_measured else None, waited=had_to_wait)
             self._fill_up()  # now, since its last bytes may never be read
         return request.nbytes
 
@@ -290,7 +293,7 @@ class InFlight:
 
     def _release(self, file: OpenFile) -> None:
         """Close the descriptor of a file without requests, which others may prefetch then."""
-        file.ahead = None
+        file.prefetcher = None
         descriptor = self._files.pop(file)
         if descriptor >= 0:
             with suppress(OSError):  # a lost mount
@@ -300,12 +303,12 @@ class InFlight:
 @contextmanager
 def in_flight(ranges: Iterable[ByteRange]) -> Iterator[None]:
     """Prefetch ranges of files, which the block reads in this order."""
-    ahead = InFlight()
-    ahead.prefetch(ranges)
+    requests = InFlight()
+    requests.prefetch(ranges)
     try:
         yield
     finally:
-        ahead.stop()
+        requests.stop()
 
 
 GUESSED_RUNS, MAX_RUNS = 8, 1000
@@ -346,7 +349,8 @@ class Prefetched(Protocol):
     def byte_ranges(self, start: int, stop: int, atoms: AtomIndices | None) -> Iterator[ByteRange]:
         """Yield the byte ranges that a read needs, in its order."""
 
-    def _openings(self, runs: FrameRuns, atoms: AtomIndices | None) -> Iterator[Opening]: ...
+    def _openings(self, runs: FrameRuns, atoms: AtomIndices | None) -> Iterator[Opening]:
+        """Yield the objects to open before the byte ranges of these runs are known."""
 
 
 class Prefetch:
@@ -370,13 +374,13 @@ class Prefetch:
         """Prefetch these runs of frames, in place of earlier ones."""
         runs = (run for run in runs if run[0] < run[1])
         if self._opens_ahead:
-            runs = self._opened_ahead(self._cut(runs), atoms, guessed=guessed)
+            runs = self._with_openings(self._cut(runs), atoms, guessed=guessed)
         ranges = (
             byte_range for run in runs for byte_range in self._layout.byte_ranges(*run, atoms)
         )
         self._in_flight.prefetch(ranges, guessed=guessed and self._opens_ahead)
 
-    def open_for(self, frame: int, atoms: AtomIndices | None) -> None:
+    def prefetch_frame(self, frame: int, atoms: AtomIndices | None) -> None:
         """Open the objects of one frame ahead, and the next ones if frames are read in order."""
         runs = [(frame, frame + 1)]
         if frame == self._next_frame:
@@ -410,7 +414,7 @@ class Prefetch:
             self.open_ahead((), None)
 
     def _cut(self, runs: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-        """Yield runs cut into runs of a few units of the layout each."""
+        """Cut runs into shorter ones, of a few units of the layout each."""
         edges = self._edges
         for start, stop in runs:
             while start < stop:
@@ -419,10 +423,10 @@ class Prefetch:
                 yield start, end
                 start = end
 
-    def _opened_ahead(
+    def _with_openings(
         self, runs: Iterable[tuple[int, int]], atoms: AtomIndices | None, *, guessed: bool
     ) -> Iterator[tuple[int, int]]:
-        """Yield `runs`, each when the objects of the next ones have been requested."""
+        """Yield `runs`, each when the openings of the next ones have been requested."""
         iterator = iter(runs)
         next_run, queue = next(iterator, None), deque[tuple[int, int]]()
         joined = deque[tuple[int, int]]()
@@ -488,23 +492,23 @@ class Pace:
 
     def __init__(self, max_requests: int, request_nbytes: int) -> None:
         self._max_requests, self._request_nbytes = max_requests, request_nbytes
-        self.n_wanted = FIRST_REQUESTS
+        self.n_requests = FIRST_REQUESTS
         self.n_cached = 0
         """Requests in a row that came from memory."""
         self._grows, self._waited = True, False
         self._best_nbytes_per_s = 0.0
-        self._window_nbytes, self._window_began = 0, 0.0
+        self._window_nbytes, self._window_began_s = 0, 0.0
 
     @property
-    def pays(self) -> bool:
+    def is_worthwhile(self) -> bool:
         """Whether bytes come so slowly that prefetching pays, as far as is known."""
         return self.n_cached < MAX_CACHED_REQUESTS
 
     def begin(self) -> None:
         """Start measuring the rate."""
-        self._window_began = time.perf_counter()
+        self._window_began_s = time.perf_counter()
 
-    def note(self, nbytes: int, seconds: float | None, *, waited: bool) -> None:
+    def adapt(self, nbytes: int, seconds: float | None, *, waited: bool) -> None:
         """Adapt the number of requests, after one of `nbytes` has ended.
 
         `seconds`: its time; None = not measured. `waited`: whether the reader had to wait for it.
@@ -512,20 +516,20 @@ class Pace:
         self._waited = self._waited or waited
         if seconds is None:
             return
-        cached = nbytes > CACHED_NBYTES_PER_S * seconds
-        self.n_cached = self.n_cached + 1 if cached else 0
+        is_cached = nbytes > CACHED_NBYTES_PER_S * seconds
+        self.n_cached = self.n_cached + 1 if is_cached else 0
         self._window_nbytes += nbytes
-        if self._window_nbytes < self.n_wanted * self._request_nbytes:
+        if self._window_nbytes < self.n_requests * self._request_nbytes:
             return
-        now = time.perf_counter()
-        rate = self._window_nbytes / (now - self._window_began)
+        now_s = time.perf_counter()
+        rate = self._window_nbytes / (now_s - self._window_began_s)
         if self._waited and self._grows:
             if rate > GROWTH * self._best_nbytes_per_s:
-                self.n_wanted = min(2 * self.n_wanted, self._max_requests)
+                self.n_requests = min(2 * self.n_requests, self._max_requests)
             else:
                 self._grows = False
         self._best_nbytes_per_s = max(rate, self._best_nbytes_per_s)
-        self._window_nbytes, self._window_began, self._waited = 0, now, False
+        self._window_nbytes, self._window_began_s, self._waited = 0, now_s, False
 
 
 def requests_for(
@@ -537,7 +541,7 @@ def requests_for(
     `STORE_REQUEST_FACTOR`: each costs as much as transferring a few hundred KiB.
     """
     file: OpenFile | None = None
-    file_request_nbytes = request_nbytes
+    max_nbytes = request_nbytes
     offset = stop = 0
     for byte_range in ranges:
         if byte_range.file is file and offset <= byte_range.offset <= stop + GAP_NBYTES:
@@ -545,15 +549,10 @@ def requests_for(
         else:
             if file is not None and offset < stop:
                 yield file, offset, stop - offset
-            file, offset, stop = (
-                byte_range.file,
-                byte_range.offset,
-                byte_range.offset + byte_range.nbytes,
-            )
-            request_nbytes = file_request_nbytes * (
-                1 if file.remote is None else STORE_REQUEST_FACTOR
-            )
-        while (end := (offset // request_nbytes + 1) * request_nbytes) <= stop:
+            file, offset = byte_range.file, byte_range.offset
+            stop = offset + byte_range.nbytes
+            max_nbytes = request_nbytes * (1 if file.remote is None else STORE_REQUEST_FACTOR)
+        while (end := (offset // max_nbytes + 1) * max_nbytes) <= stop:
             yield byte_range.file, offset, end - offset
             offset = end
         is_at_end = stop + MAX_END_NBYTES >= byte_range.file.nbytes
@@ -585,15 +584,15 @@ def n_waits() -> float:
 
 def read(fd: int, buffer: Bytes, offset: int) -> float:
     """Fill `buffer` and return the seconds it took; raises OSError, also at the end of the file."""
-    begun = time.perf_counter()
+    began_s = time.perf_counter()
     view = buffer.data
-    done = 0
-    while done < len(view):
-        n_read = os.preadv(fd, [view[done:]], offset + done)
+    n_done = 0
+    while n_done < len(view):
+        n_read = os.preadv(fd, [view[n_done:]], offset + n_done)
         if n_read == 0:
-            raise OSError(f"it ends at byte {offset + done}")
-        done += n_read
-    return time.perf_counter() - begun
+            raise OSError(f"it ends at byte {offset + n_done}")
+        n_done += n_read
+    return time.perf_counter() - began_s
 
 
 def copy(source: Bytes, targets: Sequence[Any], skip: int) -> None:

@@ -99,8 +99,8 @@ class Identity:
             status = file.status()
             size = status.st_size if nbytes is None else nbytes
             head = file.peek(0, min(END_NBYTES, size))
-            end_begins = max(0, size - END_NBYTES)
-            tail = file.peek(end_begins, size - end_begins)
+            tail_offset = max(0, size - END_NBYTES)
+            tail = file.peek(tail_offset, size - tail_offset)
         # Times beyond the year 2262 need more than the 64 bits in which they are stored.
         mtime_ns = (status.st_mtime_ns + (1 << 63)) % (1 << 64) - (1 << 63)
         return cls(size, mtime_ns, zlib.crc32(tail, zlib.crc32(head)))
@@ -131,17 +131,17 @@ def load_index(
     identity = Identity.of(path)
     index: FrameIndex | None = None
     for index_path, stored_identity, body in load_metadata(path, MAGIC):
-        stored = _index_from(body, stored_identity.nbytes)
-        if stored is None or n_atoms not in (None, stored.n_atoms):
+        stored_index = _decode_index(body, stored_identity.nbytes)
+        if stored_index is None or n_atoms not in (None, stored_index.n_atoms):
             continue
         if identity.matches(stored_identity, index_path):
-            return stored
+            return stored_index
         old_nbytes = stored_identity.nbytes
         has_grown = store.grows and old_nbytes < identity.nbytes
         if has_grown and extend and stored_identity.crc == Identity.of(path, old_nbytes).crc:
-            index = extend(path, stored)
+            index = extend(path, stored_index)
     if index is None:
-        index = _from_mdanalysis(path)
+        index = _load_mdanalysis_index(path)
     if index is None or n_atoms not in (None, index.n_atoms):
         index = scan(path)
     # The file may end within a frame, or grow while it is scanned.
@@ -149,16 +149,19 @@ def load_index(
         if extend is None:
             return index
         identity = Identity.of(path, index.end)
-    _store(path, index, identity)
+    store_index(path, index, identity)
     return index
 
 
-def store_index(path: Path, index: FrameIndex) -> None:
-    """Store the index of a file whose frames are known without a scan.
+def store_index(path: Path, index: FrameIndex, identity: Identity | None = None) -> None:
+    """Store the index of a file, for `load_index`.
 
+    `identity`: of the file when its frames were found; None = the present one.
     Raises SourceError: the file cannot be read.
     """
-    _store(path, index, Identity.of(path))
+    offsets = np.ascontiguousarray(index.offsets, "<i8").tobytes()
+    body = COUNTS.pack(index.n_atoms, index.n_frames) + offsets
+    save_metadata(path, identity or Identity.of(path), MAGIC, body)
 
 
 def index_paths(path: Path, ending: str = INDEX_ENDING) -> Iterator[Path]:
@@ -211,13 +214,13 @@ def load_metadata(
                 data = _read_file(index_path)
         if len(data) < HEADER.size + IDENTITY.size:
             continue
-        checked = memoryview(data)[HEADER.size :]
-        if HEADER.unpack_from(data) == (magic, zlib.crc32(checked)):
-            ends_crc, nbytes, mtime_ns = IDENTITY.unpack_from(checked)
-            yield index_path, Identity(nbytes, mtime_ns, ends_crc), checked[IDENTITY.size :]
+        payload = memoryview(data)[HEADER.size :]
+        if HEADER.unpack_from(data) == (magic, zlib.crc32(payload)):
+            ends_crc, nbytes, mtime_ns = IDENTITY.unpack_from(payload)
+            yield index_path, Identity(nbytes, mtime_ns, ends_crc), payload[IDENTITY.size :]
 
 
-def _index_from(body: memoryview, nbytes: int) -> FrameIndex | None:
+def _decode_index(body: memoryview, nbytes: int) -> FrameIndex | None:
     """Return the index in the stored bytes `body`, of a file of `nbytes`; None if it is invalid."""
     if len(body) < COUNTS.size:
         return None
@@ -233,12 +236,6 @@ def _read_file(path: Path) -> bytes:
         return b""
     with OpenFile(path) as file:
         return file.peek(0, file.nbytes)
-
-
-def _store(path: Path, index: FrameIndex, identity: Identity) -> None:
-    offsets = np.ascontiguousarray(index.offsets, "<i8").tobytes()
-    body = COUNTS.pack(index.n_atoms, index.n_frames) + offsets
-    save_metadata(path, identity, MAGIC, body)
 
 
 def save_metadata(
@@ -259,7 +256,7 @@ def save_metadata(
         return
 
 
-def _from_mdanalysis(path: Path) -> FrameIndex | None:
+def _load_mdanalysis_index(path: Path) -> FrameIndex | None:
     """Return the offsets that MDAnalysis stored, under the conditions that it sets itself."""
     offsets_path = path.with_name(f".{path.name}_offsets.npz")
     if not store_at(path).keeps_times:
@@ -271,12 +268,12 @@ def _from_mdanalysis(path: Path) -> FrameIndex | None:
         # Opened here, since NumPy does not close a file that it cannot read.
         with (
             open(open_regular(offsets_path), "rb") as file,
-            np.load(file, allow_pickle=False) as stored,
+            np.load(file, allow_pickle=False) as archive,
         ):
-            if float(stored["ctime"]) != status.st_ctime or int(stored["size"]) != status.st_size:
+            if float(archive["ctime"]) != status.st_ctime or int(archive["size"]) != status.st_size:
                 return None
-            offsets = np.asarray(stored["offsets"]).astype(np.int64, casting="safe")
-            n_atoms = int(stored["n_atoms"])
+            offsets = np.asarray(archive["offsets"]).astype(np.int64, casting="safe")
+            n_atoms = int(archive["n_atoms"])
     except Exception:  # a damaged file of another program may raise anything: scan the trajectory
         return None
     if n_atoms < 1 or not _is_plausible(offsets, status.st_size):

@@ -73,7 +73,7 @@ class Record:
     arrays: Sequence[NDArray[Any]] = ()
     """Arrays of `DTYPES`."""
     flushed: bool = False
-    """Whether a mark in the journal says that the piece is flushed."""
+    """Whether the journal has a mark that the piece is flushed."""
 
     def to_bytes(self) -> bytes:
         """Return the bytes of the record in the journal."""
@@ -127,11 +127,11 @@ def read_journal(path: Path) -> tuple[list[Record], int]:
             if len(body) < nbytes or not nbytes or crc32c(body) != crc:
                 break
             record = Record.from_bytes(body)
-            if (marked := record.values.get(MARK)) is None:
+            if (flushed_run := record.values.get(MARK)) is None:
                 records.append(record)
             else:
-                flushed = slice(*marked)
-                records[flushed] = [replace(safe, flushed=True) for safe in records[flushed]]
+                run = slice(*flushed_run)
+                records[run] = [replace(one, flushed=True) for one in records[run]]
             offset = begin + nbytes
     return records, offset
 
@@ -152,7 +152,8 @@ class Journal:
         self._closing = threading.Event()
         self._lock = threading.Lock()
         self._failure: OSError | None = None
-        self._reserved = 0
+        self._reserved_end = 0
+        """Up to which byte of the journal's file the disk has room for it."""
         self._fd = open_regular(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
         try:
             if not is_own_record(os.fstat(self._fd), self.path.parent):
@@ -167,7 +168,7 @@ class Journal:
             os.close(self._fd)
             raise
         self.values, self.records = records[0].values, records[1:]
-        self._flushed = self._n_records = len(records)
+        self._n_flushed = self._n_records = len(records)
 
     def add(self, record: Record, files: Iterable[Path]) -> None:
         """Write a record of what `files` hold, which are flushed later; raises OSError."""
@@ -195,22 +196,21 @@ class Journal:
         if not files:
             return
         for path in (*files, *{path.parent for path in files}):
-            with contextlib.suppress(
-                FileNotFoundError
-            ):  # a piece that was merged into another file
+            # A file is missing if its piece was merged into another one.
+            with contextlib.suppress(FileNotFoundError):
                 flush(path)
         with self._lock:
             if self._fd >= 0:
-                self._append(Record(0, 0, {MARK: [self._flushed, stop]}))
-                self._flushed = stop
+                self._append(Record(0, 0, {MARK: [self._n_flushed, stop]}))
+                self._n_flushed = stop
                 os.fsync(self._fd)
 
     def _append(self, record: Record) -> None:
         self._end = write_all(self._fd, self._end, record.to_bytes())
-        if self._end + RESERVED_NBYTES // 2 > self._reserved:
+        if self._end + RESERVED_NBYTES // 2 > self._reserved_end:
             with contextlib.suppress(OSError):
                 os.posix_fallocate(self._fd, self._end, RESERVED_NBYTES)
-                self._reserved = self._end + RESERVED_NBYTES
+                self._reserved_end = self._end + RESERVED_NBYTES
 
     def close(self) -> None:
         """Stop flushing, and close the file."""
@@ -227,11 +227,13 @@ class Journal:
 
     def __exit__(
         self,
-        kind: type[BaseException] | None,
+        error_type: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        suppressed = contextlib.suppress(OSError) if kind is not None else contextlib.nullcontext()
+        suppressed = (
+            contextlib.suppress(OSError) if error_type is not None else contextlib.nullcontext()
+        )
         with suppressed:  # the first error is the cause
             self.close()
 
@@ -246,25 +248,26 @@ class Unfinished:
     n_frames: int
     """Frames that are stored; of an ensemble, those of trajectories that are not whole."""
     nbytes: int
-    """Bytes of what is stored, without space that is only reserved."""
+    """Bytes that are stored, without space that is only reserved."""
     n_whole: int = 0
     """Trajectories of an ensemble that are whole."""
 
     @property
     def text(self) -> str:
         """How many frames and bytes are kept, and where, for messages."""
-        return f"{self._what} ({human_nbytes(self.nbytes)}) are kept in {self.temporary}"
+        return f"{self._contents} ({human_nbytes(self.nbytes)}) are kept in {self.temporary}"
 
     @property
     def _is_append(self) -> bool:
         return self.values.get(N_TAKEN) is not None
 
     @property
-    def _what(self) -> str:
+    def _contents(self) -> str:
+        """How many trajectories and frames are stored, for messages."""
         members = self.values.get(MEMBERS)
         if members is None:
             n_taken = self.values.get(N_TAKEN)
-            return counted(self.n_frames, self.values["n_frames"], n_taken)
+            return stored_frames_text(self.n_frames, self.values["n_frames"], n_taken)
         whole_text = f"{self.n_whole:,} of {len(members):,} trajectories"
         frames = f"{self.n_frames:,} frames"
         if not self.n_whole:
@@ -277,19 +280,22 @@ class Unfinished:
         `replaces`: whether there is a former output, which is kept until this one is complete.
         Other ranks still add to trajectories of an ensemble.
         """
-        least = "at least " if MEMBERS in self.values else ""
-        resume, over, joined = "--resume", "--force", "or"
+        at_least = "at least " if MEMBERS in self.values else ""
+        resume, restart, conjunction = "--resume", "--force", "or"
         if replaces and self._is_append:
-            resume, over, joined = "mdio append with --resume", "--force", "of mdio.append, or"
+            resume, conjunction = "mdio append with --resume", "of mdio.append, or"
         elif replaces:
-            resume, over, joined = "--force --resume", "--force alone", "and"
+            resume, restart, conjunction = "--force --resume", "--force alone", "and"
         return (
-            f"{least}{self.text}: use {resume} to continue, {over} to start over (resume=True "
-            f"{joined} force=True in Python)"
+            f"{at_least}{self.text}: use {resume} to continue, {restart} to start over "
+            f"(resume=True {conjunction} force=True in Python)"
         )
 
     def check_follows(self, goal: Path, *, follows: bool) -> None:
-        """Raise OutputError if it is of a conversion, while an output is to be continued."""
+        """Raise OutputError if it is of a conversion, while the new run continues an output.
+
+        `follows`: whether the new run continues the output `goal`.
+        """
         if follows and not self._is_append:
             raise OutputError(
                 f"{goal}: a conversion that was to replace it is unfinished: {self.text}; give "
@@ -299,20 +305,20 @@ class Unfinished:
 
     def compare(self, goal: Path, identity: Mapping[str, Any]) -> None:
         """Raise OutputError unless it is of the conversion of this `identity`."""
-        former = self.values.get("of")
-        change = changed(former if isinstance(former, dict) else {}, identity)
+        stored = self.values.get("of")
+        change = describe_change(stored if isinstance(stored, dict) else {}, identity)
         if change is not None:
-            difference, way = change
-            work_text = "a different conversion"
+            difference, advice = change
+            work = "a different conversion"
             if self._is_append:
-                work_text, way = "an append", "give mdio append the same source with --resume"
+                work, advice = "an append", "give mdio append the same source with --resume"
             raise OutputError(
-                f"{goal}: {work_text} was left unfinished, which this one cannot continue "
-                f"({difference}); {way}, or --force to start again"
+                f"{goal}: {work} was left unfinished, which this one cannot continue "
+                f"({difference}); {advice}, or --force to start again"
             )
 
 
-def counted(n_stored: int, n_frames: int, n_taken: int | None) -> str:
+def stored_frames_text(n_stored: int, n_frames: int, n_taken: int | None) -> str:
     """Return how many frames are stored, in words.
 
     `n_frames`: of the whole output. `n_taken`: see `N_TAKEN`; None where nothing is added to.
@@ -347,7 +353,7 @@ def find_unfinished(temporary: Path) -> Unfinished | None:
 def _unfinished_ensemble(temporary: Path, values: Mapping[str, Any]) -> Unfinished | None:
     """Return the unfinished ensemble at `temporary`; None if no frame of it is stored.
 
-    What is there is counted, since whoever keeps the journal learns late what others have made.
+    Files are counted, since the rank that keeps the journal learns late what other ranks stored.
     """
     finished = [temporary / name for name in values[MEMBERS] if os.path.lexists(temporary / name)]
     others = list(filter(None, map(find_unfinished, temporary.glob(".*.tmp"))))
@@ -385,7 +391,7 @@ def allocated_nbytes(path: Path) -> int:
     return sum(512 * file.lstat().st_blocks for file in files)
 
 
-def changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[str, str] | None:
+def describe_change(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[str, str] | None:
     """Return how a conversion differs from an earlier one, and how to have the earlier one again.
 
     `old`, `new`: plain values. Those under ``recipe`` only name the options that differ where other
@@ -405,26 +411,26 @@ def changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[str, str] |
             time_s = f"{then_ns // 10**9}.{then_ns % 10**9:09}"
             file = shlex.quote(str(identifying_file(to_path(path))))
             return difference, f"if its contents are the same, run `touch -d @{time_s} {file}`"
-    options = changed_options(old.get("recipe", {}), new.get("recipe", {}))
+    options = describe_changed_options(old.get("recipe", {}), new.get("recipe", {}))
     return options or difference, "give the same source and options"
 
 
 def _without_times(value: Any, times_ns: dict[str, int]) -> Any:
     """Return plain values without times of files, which are added to `times_ns` by path."""
     if isinstance(value, list):
-        return [_without_times(one, times_ns) for one in value]
+        return [_without_times(item, times_ns) for item in value]
     if not isinstance(value, dict):
         return value
     if "mtime_ns" in value and "path" in value:
         times_ns[value["path"]] = value["mtime_ns"]
-    return {key: _without_times(one, times_ns) for key, one in value.items() if key != "mtime_ns"}
+    return {key: _without_times(item, times_ns) for key, item in value.items() if key != "mtime_ns"}
 
 
 def _date(time_ns: int) -> str:
     return datetime.fromtimestamp(time_ns / 1e9).isoformat(" ", "milliseconds")
 
 
-def changed_options(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+def describe_changed_options(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     """Return the options that differ, and how."""
     differences = (_difference(old.get(name), new.get(name), name) for name in {**old, **new})
     return ", ".join(text.replace("null", "not given") for text in differences if text is not None)

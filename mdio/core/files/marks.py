@@ -41,11 +41,11 @@ def open_descriptor(
             return os.open(path, flags, mode, dir_fd=dir_fd)
         except OSError as error:
             soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-            raised = 2 * soft if hard == resource.RLIM_INFINITY else min(2 * soft, hard)
-            if error.errno != errno.EMFILE or raised <= soft:
+            new_soft = 2 * soft if hard == resource.RLIM_INFINITY else min(2 * soft, hard)
+            if error.errno != errno.EMFILE or new_soft <= soft:
                 raise
             try:
-                resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
+                resource.setrlimit(resource.RLIMIT_NOFILE, (new_soft, hard))
             except (OSError, ValueError):
                 raise error from None
 
@@ -64,19 +64,19 @@ def open_regular(path: Path, flags: int = os.O_RDONLY, mode: int = 0o666) -> int
         if error.errno != errno.EWOULDBLOCK or not stat.S_ISREG(path.stat().st_mode):
             raise
         fd = os.open(path, flags | os.O_CLOEXEC, mode)  # another process holds a lease
-    kind = os.fstat(fd).st_mode
-    if stat.S_ISREG(kind):
+    file_mode = os.fstat(fd).st_mode
+    if stat.S_ISREG(file_mode):
         return fd
     os.close(fd)
-    if stat.S_ISDIR(kind):
+    if stat.S_ISDIR(file_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     raise _not_regular(path)
 
 
 def check_regular(path: Path) -> None:
     """Raise OSError unless `path` is a file or a folder: libraries would wait for a pipe."""
-    kind = path.stat().st_mode
-    if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):
+    file_mode = path.stat().st_mode
+    if not stat.S_ISREG(file_mode) and not stat.S_ISDIR(file_mode):
         raise _not_regular(path)
 
 
@@ -146,8 +146,9 @@ def _not_regular(path: Path) -> OSError:
 
 
 PARTS_MARKER = "parts.json"
-"""In the folder of parts of an H5MD file that an earlier version wrote."""
+"""The file in a folder of parts that belongs to an H5MD file of an earlier version."""
 ENSEMBLE_MANIFEST = "ensemble.json"
+"""The manifest of an ensemble in H5MD."""
 OUTPUT_MARKERS = ("manifest.json", "zarr.json", ENSEMBLE_MANIFEST, PARTS_MARKER)
 """Files by which a folder is known to be an output of mdio, or the parts of one."""
 UUID_SUFFIX = r"-[0-9a-f]{8}"
@@ -160,10 +161,11 @@ MAX_IDENTITY_NBYTES = 16 << 20
 
 def manifest_in(folder: Path) -> dict[str, Any] | None:
     """Return the manifest of mdio in a folder; None if there is none (never raises)."""
-    segments, ensemble = (_read(folder / name) for name in ("manifest.json", ENSEMBLE_MANIFEST))
-    attributes = _read(folder / "zarr.json").get("attributes")
-    zarr = attributes.get(FORMAT) if isinstance(attributes, dict) else None
-    for manifest in (segments, zarr, ensemble):
+    segments_manifest = _read_json(folder / "manifest.json")
+    attributes = _read_json(folder / "zarr.json").get("attributes")
+    zarr_manifest = attributes.get(FORMAT) if isinstance(attributes, dict) else None
+    ensemble_manifest = _read_json(folder / ENSEMBLE_MANIFEST)
+    for manifest in (segments_manifest, zarr_manifest, ensemble_manifest):
         if isinstance(manifest, dict) and manifest.get("format") == FORMAT:
             return manifest if isinstance(manifest.get("uuid"), str) else None
     return None
@@ -177,8 +179,7 @@ def with_checksum(manifest: Mapping[str, Any]) -> dict[str, Any]:
     """
     rest = {key: value for key, value in manifest.items() if key != CHECKSUM_KEY}
     # JSON turns all keys into strings, so that they are sorted as strings.
-    plain = json.loads(json.dumps(rest))
-    text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
+    text = json.dumps(json.loads(json.dumps(rest)), sort_keys=True, separators=(",", ":"))
     return rest | {CHECKSUM_KEY: crc32c(text.encode())}
 
 
@@ -186,7 +187,7 @@ def is_output(folder: Path) -> bool:
     """Return whether mdio wrote a folder: segments, a Zarr tree, or parts of a file."""
     if manifest_in(folder) is not None:
         return True
-    marker = _read(folder / PARTS_MARKER)
+    marker = _read_json(folder / PARTS_MARKER)
     return all(isinstance(marker.get(key), str) for key in ("uuid", "file"))
 
 
@@ -210,7 +211,7 @@ def check_only_own(folder: Path, names: Iterable[str] | None = None) -> None:
         return
     members = manifest.get("members")
     labels = {*map(str, members)} if isinstance(members, list) else set()
-    others = sorted(
+    foreign_names = sorted(
         name
         for name in ([path.name for path in folder.iterdir()] if names is None else names)
         if not (
@@ -219,10 +220,11 @@ def check_only_own(folder: Path, names: Iterable[str] | None = None) -> None:
             or name.partition(".")[0] in labels  # a trajectory, or a topology of it
         )
     )
-    if others:
+    if foreign_names:
+        more = " and others" if foreign_names[3:] else ""
         raise OutputError(
-            f"{folder}: holds {', '.join(others[:3])}{' and others' if others[3:] else ''}, which "
-            "is not a part of the output and would be lost when that is replaced; move it elsewhere"
+            f"{folder}: holds {', '.join(foreign_names[:3])}{more}, which is not a part of the "
+            "output and would be lost when that is replaced; move it elsewhere"
         )
 
 
@@ -289,11 +291,9 @@ def is_identical(path: Path, identity: int | str) -> bool:
     return read_identity(path) == identity
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read_json(path: Path) -> dict[str, Any]:
     """Return the JSON object in a file; an empty one for anything else."""
-    try:
+    with suppress(OSError, ValueError, RecursionError):
         record = json.loads(read_regular(path))
         return record if isinstance(record, dict) else {}
-    except (OSError, ValueError, RecursionError):
-        pass
     return {}

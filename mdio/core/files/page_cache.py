@@ -14,10 +14,11 @@ import numpy as np
 from mdio.core.files.store import store_at
 
 MAX_RESIDENT_SHARE = 0.05
-"""Of a file that counts as dropped: the kernel keeps pages that it is using."""
+"""Most of a file that counts as dropped: the kernel keeps pages that it is using."""
 MAX_ATTEMPTS = 5
 """Pages that another core has just used stay at the first attempt."""
 PAUSE_S = 0.02
+"""Time between attempts."""
 
 
 def files_in(path: Path) -> Iterator[Path]:
@@ -60,14 +61,14 @@ def _drop_file(file: Path) -> str | None:
                 time.sleep(PAUSE_S)
             os.fsync(fd)  # pages that are not on disk cannot be dropped
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-            stayed = _resident_share(fd, nbytes) if nbytes else 0.0
-            if stayed is None:
+            share = _resident_share(fd, nbytes) if nbytes else 0.0
+            if share is None:
                 return "the system does not tell whether its bytes are in memory"
-            if stayed <= MAX_RESIDENT_SHARE:
+            if share <= MAX_RESIDENT_SHARE:
                 return None
     finally:
         os.close(fd)
-    return f"{stayed:.0%} of its bytes stayed in memory when asked to leave it"
+    return f"{share:.0%} of its bytes stayed in memory when asked to leave it"
 
 
 def _resident_share(fd: int, nbytes: int) -> float | None:

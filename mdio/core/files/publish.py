@@ -123,16 +123,20 @@ def _check_name(path: Path, target: Path) -> None:
 def _check_target(target: Path, force: bool, sources: Sequence[Path]) -> None:
     """Raise OutputError if `target` must not be written, before any work is done."""
     try:
-        real = target.resolve()
-        if real.is_symlink():  # Python 3.13 and newer do not raise
-            raise RuntimeError(f"loop at {real}")
+        real_target = target.resolve()
+        if real_target.is_symlink():  # Python 3.13 and newer do not raise
+            raise RuntimeError(f"loop at {real_target}")
     except (OSError, RuntimeError) as error:
         raise OutputError(
             f"{target}: a symbolic link that leads back to itself; remove it or choose another name"
         ) from error
     for source in sources:
         real_source = source.resolve()
-        if real == real_source or real in real_source.parents or real_source in real.parents:
+        if (
+            real_target == real_source
+            or real_target in real_source.parents
+            or real_source in real_target.parents
+        ):
             raise OutputError(
                 f"{target}: the output is the source {source} itself, or one lies inside the "
                 "other; choose another name"
@@ -147,10 +151,9 @@ def _check_target(target: Path, force: bool, sources: Sequence[Path]) -> None:
         way_out = "choose another name"
         if target.is_symlink() or not _is_foreign_folder(target):
             way_out += " or use --force (force=True in Python)"
-        for unfinished in (
-            one for leftover in leftovers([target]) for one in unfinished_in(leftover)
-        ):
-            way_out = f"of a run that was to replace it, {unfinished.advice(replaces=True)}"
+        for leftover in leftovers([target]):
+            for unfinished in unfinished_in(leftover):
+                way_out = f"of a run that was to replace it, {unfinished.advice(replaces=True)}"
         is_like_source = any(source.suffix == target.suffix for source in sources)
         source_text = ", and the last name is taken for the output" if is_like_source else ""
         raise OutputError(f"{target}: it exists already{source_text}; {way_out}")
@@ -173,9 +176,9 @@ def _is_foreign_folder(target: Path) -> bool:
     return target.is_dir() and any(target.iterdir()) and not is_output(target)
 
 
-def _existing_parts(goal: Path, parts_at: Callable[[Path], Path | None] | None) -> list[Path]:
+def _existing_parts(goal: Path, find_parts: Callable[[Path], Path | None] | None) -> list[Path]:
     """Return the folder of parts of the file at `goal`, if an earlier version wrote it so."""
-    parts = parts_at(goal) if parts_at is not None and goal.is_file() else None
+    parts = find_parts(goal) if find_parts is not None and goal.is_file() else None
     return [] if parts is None or not (parts / PARTS_MARKER).is_file() else [parts]
 
 
@@ -239,7 +242,7 @@ def publish(
     force: bool = False,
     sources: Sequence[str | os.PathLike[str]] = (),
     companions: Sequence[str | os.PathLike[str]] = (),
-    parts_at: Callable[[Path], Path | None] | None = None,
+    find_parts: Callable[[Path], Path | None] | None = None,
     check: Callable[[Path], None] | None = None,
     identity: Mapping[str, Any] | None = None,
     resume: bool = False,
@@ -256,9 +259,9 @@ def publish(
     `companions`: further files in the same folder that belong to the output (``NAME.top.pdb``); the
     block may write each at ``temporary_for(companion, temporary)``, and those that it wrote are
     published with the target.
-    `parts_at`: returns the folder beside the former target that has its frames, as earlier versions
-    wrote it, and that is replaced with it. `check`: called with the temporary when all
-    is on disk and before anything is renamed; raises if it is damaged.
+    `find_parts`: returns the folder beside the former target that has its frames, as earlier
+    versions wrote it, and that is replaced with it. `check`: called with the temporary when all is
+    on disk and before anything is renamed; raises if it is damaged.
     `identity`: identifies the conversion; if the block keeps a `Journal`, its first record has it
     as ``of``. `resume`: continue what an earlier run of the same conversion has left; one of
     another conversion is an error. `discard`: without `resume`, remove what an earlier run has
@@ -274,13 +277,14 @@ def publish(
     changed it meanwhile.
     """
     target_path = to_path(target)
+    discard = force if discard is None else discard
     upload = upload or store_at(target_path).upload(target_path)
     if upload is not None and target_path == upload.goal:
         names = [Path(companion).name for companion in companions]
         with (
             upload.building(
                 force=force,
-                discard=force if discard is None else discard,
+                discard=discard,
                 resume=resume,
                 sources=[to_path(source) for source in sources],
                 companions=[target_path.with_name(name) for name in names],
@@ -292,24 +296,23 @@ def publish(
                 check=check,
                 identity=identity,
                 resume=resume,
-                discard=force if discard is None else discard,
+                discard=discard,
                 upload=upload,
             ) as temporary,
         ):
             yield temporary
         return
     goal = target_path.absolute()
-    beside = [Path(companion).absolute() for companion in companions]
+    companion_paths = [Path(companion).absolute() for companion in companions]
     source_paths = [Path(source) for source in sources]
     check_folder(goal)
-    for path in (goal, *beside):
+    for path in (goal, *companion_paths):
         _check_name(path, goal)
     # Before the checks, since this may restore a former output.
-    discard = force if discard is None else discard
-    tidy([goal, *beside], unfinished_too=discard and not resume)
-    for path in (goal, *beside):
+    tidy([goal, *companion_paths], unfinished_too=discard and not resume)
+    for path in (goal, *companion_paths):
         _check_target(path, force, source_paths)
-    for path in _existing_parts(goal, parts_at) if force else ():
+    for path in _existing_parts(goal, find_parts) if force else ():
         _check_target(path, force, source_paths)
     former_state = former_state or state_at(goal)
     if not resume:
@@ -327,9 +330,9 @@ def publish(
                     take_over(claim, goal, identity, follows=follows)
                 yield temporary
                 raise_received_signal()
-                written = [path for path in beside if os.path.lexists(claim.name(path))]
+                new_paths = [path for path in companion_paths if os.path.lexists(claim.name(path))]
                 if upload is None:  # else these files are removed once they are sent
-                    for path in (*written, goal):
+                    for path in (*new_paths, goal):
                         flush_tree(claim.name(path))
                 # Objects that stay in the store, or have been sent, cannot be checked here.
                 if check is not None and (upload is None or not (upload.follows or upload.early)):
@@ -340,14 +343,14 @@ def publish(
                         journal_path(temporary).unlink(missing_ok=True)
                         raise
                 if upload is not None and upload.early:
-                    temporaries = {path.name: claim.name(path) for path in written}
+                    temporaries = {path.name: claim.name(path) for path in new_paths}
                     upload.finish(temporary, temporaries, check)
                 try:
                     put_in_place(
                         claim,
                         goal,
-                        written,
-                        _existing_parts(goal, parts_at),
+                        new_paths,
+                        _existing_parts(goal, find_parts),
                         force=force,
                         former_state=former_state,
                     )
@@ -373,7 +376,7 @@ def publish(
                             remove(path)
                     with suppress(OSError):
                         journal_path(temporary).unlink(missing_ok=True)
-                elif not is_inside_temporary(goal):  # of which the publication tells what is kept
+                elif not is_inside_temporary(goal):  # else the whole output's message says it
                     replaces = force and not follows and os.path.lexists(goal)
                     advice = unfinished.advice(replaces=replaces)
                     if isinstance(error, MdioError):

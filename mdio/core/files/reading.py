@@ -60,8 +60,8 @@ MAX_BUFFERS = 1000
 # programs. So the first calls are short (``mm/readahead.c`` of Linux 6: the first window has
 # order 0, each following one a higher order). On network file systems (Lustre, NFS) every call
 # waits for a server, so reads are not split there.
-WITH_FOLIOS = {"ext4", "xfs"}
-"""File systems on disks of the machine itself."""
+FOLIO_FILE_SYSTEMS = {"ext4", "xfs"}
+"""File systems on disks of this machine whose files are kept in folios."""
 
 RAMP_NBYTES = (64 << 10, 64 << 10, 128 << 10, 256 << 10)
 """Bytes of the first calls, in order."""
@@ -75,7 +75,7 @@ def devices_with_folios(mountinfo: str = MOUNTS) -> frozenset[int]:
 
     `mountinfo`: the kernel's table of mounts (proc(5)).
     """
-    return frozenset(device for device, _, kind in mounts(mountinfo) if kind in WITH_FOLIOS)
+    return frozenset(device for device, _, kind in mounts(mountinfo) if kind in FOLIO_FILE_SYSTEMS)
 
 
 def read_with_ramp_up(fd: int, target: memoryview, offset: int) -> int:
@@ -89,13 +89,13 @@ def read_with_ramp_up(fd: int, target: memoryview, offset: int) -> int:
     """
     if len(target) < MIN_RAMP_NBYTES or os.fstat(fd).st_dev not in devices_with_folios():
         return 0
-    done = 0
+    n_done = 0
     for nbytes in RAMP_NBYTES:
-        n_read = os.preadv(fd, [target[done : done + nbytes]], offset + done)
-        done += n_read
+        n_read = os.preadv(fd, [target[n_done : n_done + nbytes]], offset + n_done)
+        n_done += n_read
         if n_read < nbytes:
             break
-    return done
+    return n_done
 
 
 class ByteSource(Protocol):
@@ -122,21 +122,21 @@ reads = _Reads()
 @contextmanager
 def uncounted() -> Iterator[None]:
     """Do not count bytes that are read to recognise a format: those may be of topologies, too."""
-    before = reads.nbytes_source
+    nbytes_before = reads.nbytes_source
     try:
         yield
     finally:
-        reads.nbytes_source = before
+        reads.nbytes_source = nbytes_before
 
 
 @contextmanager
 def reading_from(cache: ByteSource | None) -> Iterator[None]:
     """Let this thread look into `cache` before it reads from files; None = read from files."""
-    before, reads.cache = reads.cache, cache
+    former_cache, reads.cache = reads.cache, cache
     try:
         yield
     finally:
-        reads.cache = before
+        reads.cache = former_cache
 
 
 class OpenFile(Closing):
@@ -161,10 +161,10 @@ class OpenFile(Closing):
         self._descriptor = descriptor
         self.remote: RemoteObject | None = None
         """The object that is read; None for a file."""
-        self._has_begun = False
+        self._has_ramped_up = False
         """Whether a long run has been read."""
         self._pickled_identity = (-1, -1)
-        self.ahead: ByteSource | None = None
+        self.prefetcher: ByteSource | None = None
         """Has prefetched bytes of the file, or will."""
         waits.begin("opening", path)
         try:
@@ -172,12 +172,9 @@ class OpenFile(Closing):
                 self._descriptor, self.remote = store_at(path).open(path, last_nbytes)
         except OSError as failure:
             self.close()
-            missing = isinstance(failure, FileNotFoundError)
-            raise error(
-                f"{path}: no such file"
-                if missing
-                else f"{path}: cannot be opened ({failure.strerror})"
-            ) from failure
+            is_missing = isinstance(failure, FileNotFoundError)
+            problem = "no such file" if is_missing else f"cannot be opened ({failure.strerror})"
+            raise error(f"{path}: {problem}") from failure
         finally:
             waits.end()
         self.nbytes = self.status().st_size
@@ -187,9 +184,14 @@ class OpenFile(Closing):
         """Return the state without the descriptor, with a path that is valid in any folder."""
         is_open = self._descriptor >= 0 or self.remote is not None
         identity = _identity(self.status()) if is_open else self._pickled_identity
-        closed = {"_descriptor": -1, "_has_begun": False, "ahead": None, "remote": None}
-        place = {"_pickled_identity": identity, "path": self.path.absolute()}
-        return {**self.__dict__, **closed, **place}
+        return self.__dict__ | {
+            "_descriptor": -1,
+            "_has_ramped_up": False,
+            "_pickled_identity": identity,
+            "path": self.path.absolute(),
+            "prefetcher": None,
+            "remote": None,
+        }
 
     def open_again(self) -> bool:
         """Open the file after unpickling; return whether it is still the same one."""
@@ -223,25 +225,25 @@ class OpenFile(Closing):
 
         Raises MdioError: the file ends too early, or cannot be read; of the class `error`.
         """
-        n_wanted = 0
+        nbytes = 0
         for buffer in buffers:
-            n_wanted += buffer.nbytes
+            nbytes += buffer.nbytes
         n_read = 0
         try:
-            while n_read < n_wanted:  # the system reads at most 2 GiB at a time
+            while n_read < nbytes:  # the system reads at most 2 GiB at a time
                 if waits.n_watches:
                     waits.begin("reading", self.path)
-                n_more = self._request(
+                n_more = self.read_some(
                     _without_first(buffers, n_read) if n_read else buffers, offset + n_read
                 )
                 if not n_more:
-                    raise self._truncated(offset, n_wanted, offset + n_read)
+                    raise self._truncated(offset, nbytes, offset + n_read)
                 n_read += n_more
         except OSError as error:
             if isinstance(error, MdioError):
                 raise
             raise self.error(
-                f"{self.path}: {n_wanted} bytes at {offset} cannot be read "
+                f"{self.path}: {nbytes} bytes at {offset} cannot be read "
                 f"({error.strerror or error})"
             ) from error
         finally:
@@ -257,9 +259,9 @@ class OpenFile(Closing):
         Returns bool: False if bytes may be in a cache, in flight or in a store, or differ from
         their checksums: the caller then uses `fill`, and verifies each piece.
         """
-        if self.remote is not None or self.ahead is not None or reads.cache is not None:
+        if self.remote is not None or self.prefetcher is not None or reads.cache is not None:
             return False
-        if not self._has_begun and rows.nbytes >= MIN_RAMP_NBYTES:  # see `read_with_ramp_up`
+        if not self._has_ramped_up and rows.nbytes >= MIN_RAMP_NBYTES:  # see `read_with_ramp_up`
             return False
         if waits.n_watches:
             waits.begin("reading", self.path)
@@ -282,17 +284,16 @@ class OpenFile(Closing):
 
         Raises MdioError: they cannot be read; of the class `error`.
         """
-        n_wanted = max(0, min(nbytes, self.nbytes - offset))
-        view = memoryview(bytearray(n_wanted))
-        done = 0
+        view = memoryview(bytearray(max(0, min(nbytes, self.nbytes - offset))))
+        n_done = 0
         try:
-            while done < n_wanted:
+            while n_done < len(view):
                 if waits.n_watches:
                     waits.begin("reading", self.path)
-                n_more = self._request([view[done:]], offset + done)
+                n_more = self.read_some([view[n_done:]], offset + n_done)
                 if not n_more:
                     break
-                done += n_more
+                n_done += n_more
         except OSError as error:
             raise self.error(
                 f"{self.path}: bytes at {offset} cannot be read ({error.strerror or error})"
@@ -300,39 +301,37 @@ class OpenFile(Closing):
         finally:
             if waits.n_watches:
                 waits.end()
-        return bytes(view[:done])
+        return bytes(view[:n_done])
 
-    def _truncated(self, offset: int, n_wanted: int, end: int) -> MdioError:
+    def _truncated(self, offset: int, nbytes: int, end: int) -> MdioError:
         cut = ""
         if end < self.nbytes:
             cut = f" (it was {self.nbytes} bytes long when it was opened and has been cut since)"
         advice = "convert the source again" if self.error is CorruptLayoutError else "copy it again"
         return self.error(
             f"{self.path}: it is truncated: it ends at byte {end}{cut}, but bytes {offset} to "
-            f"{offset + n_wanted - 1} were expected; {advice}"
+            f"{offset + nbytes - 1} were expected; {advice}"
         )
 
     def read_some(self, buffers: Sequence[Buffer], offset: int) -> int:
-        """Fill the beginning of `buffers` with one request, for callers with errors of their own.
+        """Fill the beginning of `buffers` with one call, from the cache if it has the bytes.
 
         Returns how many bytes were read, 0 at the end; raises OSError as the system does.
         """
-        return self._request(buffers, offset)
-
-    def _request(self, buffers: Sequence[Buffer], offset: int) -> int:
         if reads.cache is not None and (n_read := reads.cache.read_into(self, buffers, offset)):
             return n_read
-        n_read = self._from_file(buffers, offset)
+        n_read = self._read_uncached(buffers, offset)
         reads.nbytes_source += n_read
         return n_read
 
-    def _from_file(self, buffers: Sequence[Buffer], offset: int) -> int:
-        if self.ahead is not None and (n_read := self.ahead.read_into(self, buffers, offset)):
+    def _read_uncached(self, buffers: Sequence[Buffer], offset: int) -> int:
+        prefetcher = self.prefetcher
+        if prefetcher is not None and (n_read := prefetcher.read_into(self, buffers, offset)):
             return n_read
         if self.remote is not None:
             return self.remote.read_into(buffers, offset)
-        if not self._has_begun and buffers[0].nbytes >= MIN_RAMP_NBYTES:
-            self._has_begun = True
+        if not self._has_ramped_up and buffers[0].nbytes >= MIN_RAMP_NBYTES:
+            self._has_ramped_up = True
             n_read = read_with_ramp_up(self._descriptor, _view(buffers[0]), offset)
             if n_read:
                 return n_read
@@ -381,23 +380,23 @@ Key = TypeVar("Key", bound=Hashable)
 Handle = TypeVar("Handle", bound=_Closing)
 
 
-def handles_allowed(n_wanted: int) -> int:
-    """Return how many handles a cache may keep: `n_wanted` if the limit allows, 1 at least."""
+def handles_allowed(max_open: int) -> int:
+    """Return how many handles a cache may keep: `max_open` if the limit allows, 1 at least."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
-        return n_wanted
-    return max(1, min(n_wanted, soft // HANDLES_DIVISOR))
+        return max_open
+    return max(1, min(max_open, soft // HANDLES_DIVISOR))
 
 
 class Handles(Generic[Key, Handle]):
     """Opens handles when they are asked for, and closes the least recently used ones.
 
-    `open_one`: opens the handle of a key. `n_wanted`: how many to keep open, if the system allows.
+    `open_one`: opens the handle of a key. `max_open`: how many to keep open, if the system allows.
     """
 
-    def __init__(self, open_one: Callable[[Key], Handle], n_wanted: int) -> None:
+    def __init__(self, open_one: Callable[[Key], Handle], max_open: int) -> None:
         self._open_one = open_one
-        self._limit = handles_allowed(n_wanted)
+        self._limit = handles_allowed(max_open)
         self._open: OrderedDict[Key, Handle] = OrderedDict()
 
     def __getstate__(self) -> dict[str, Any]:

@@ -116,7 +116,7 @@ def _folder_lock(folder: Path) -> Iterator[None]:
 def put_in_place(
     claim: Claim,
     goal: Path,
-    beside: Sequence[Path],
+    companions: Sequence[Path],
     former_parts: Sequence[Path],
     *,
     force: bool,
@@ -124,21 +124,21 @@ def put_in_place(
 ) -> None:
     """Rename an output, and all that belongs to it, from their temporary to their final names.
 
-    `claim`: the publication, with its temporary names. `goal`, `beside`: final paths of the output,
-    and of what was built with it; all in one folder. `former_parts`: folders of the present output,
-    of an earlier version, that go with it. `force`: replace an existing output.
+    `claim`: the publication, with its temporary names. `goal`, `companions`: final paths of the
+    output, and of what was built with it; all in one folder. `former_parts`: folders of the present
+    output, of an earlier version, that go with it. `force`: replace an existing output.
     `former_state`: its state, as this run knows it.
     Raises OutputError: one of the names is taken; another run has changed the former output; or
     that could be neither replaced nor restored. OSError: a rename failed; all is as it was.
     """
     folder = goal.parent
-    tidy([goal, *beside])
-    if force and state_at(goal) != former_state:  # what others keep may then be needed
+    tidy([goal, *companions])
+    if force and state_at(goal) != former_state:  # unfinished outputs may then be needed
         raise concurrent_change_error(goal)
-    tidy([goal, *beside], unfinished_too=True)  # may take long, so unlocked
+    tidy([goal, *companions], unfinished_too=True)  # may take long, so unlocked
     with exclusive_turn(goal), _folder_lock(folder):
-        _tidy([goal, *beside], unfinished_too=True)
-        existing = [path for path in (goal, *beside, *former_parts) if os.path.lexists(path)]
+        _tidy_locked([goal, *companions], unfinished_too=True)
+        existing = [path for path in (goal, *companions, *former_parts) if os.path.lexists(path)]
         if existing and not force:
             raise _target_exists_error(existing[0])
         for path in existing:
@@ -150,10 +150,10 @@ def put_in_place(
         if _is_folder(goal):
             check_only_own(goal)
         is_file = not (_is_folder(goal) or _is_folder(claim.name(goal)))
-        if beside and is_file and set(existing) <= {goal}:
-            _replace_file(claim, goal, beside)
-        elif beside or former_parts:
-            _replace_in_steps(claim, goal, beside, existing)
+        if companions and is_file and set(existing) <= {goal}:
+            _replace_file(claim, goal, companions)
+        elif companions or former_parts:
+            _replace_in_steps(claim, goal, companions, existing)
         elif not existing:
             _rename_to_free(claim.name(goal), goal)
         elif is_file:
@@ -166,7 +166,7 @@ def put_in_place(
                 raise
             remove(claim.name(goal))
         else:
-            _replace_in_steps(claim, goal, beside, existing)
+            _replace_in_steps(claim, goal, companions, existing)
         flush(folder)
 
 
@@ -174,12 +174,12 @@ def _is_folder(path: Path) -> bool:
     return path.is_dir() and not path.is_symlink()
 
 
-def _replace_file(claim: Claim, goal: Path, beside: Sequence[Path]) -> None:
-    """Give `beside` their names, which are free, then replace the file `goal`."""
-    plan = _plan(claim, goal, beside)
+def _replace_file(claim: Claim, goal: Path, companions: Sequence[Path]) -> None:
+    """Give `companions` their names, which are free, then replace the file `goal`."""
+    plan = _make_plan(claim, goal, companions)
     claim.record(plan)
     try:
-        for path in beside:
+        for path in companions:
             _rename_to_free(claim.name(path), path)
         flush(goal.parent)
         if os.path.lexists(goal):
@@ -188,17 +188,17 @@ def _replace_file(claim: Claim, goal: Path, beside: Sequence[Path]) -> None:
             _rename_to_free(claim.name(goal), goal)
         flush(goal.parent)
     except BaseException:
-        claim.unsettled = True  # until undone
+        claim.is_unsettled = True  # until undone
         if _is_done(goal, plan):  # in memory; on disk, the folder may still have the former file
             raise
         _undo(claim, goal.parent, plan)
-        claim.unsettled = False
+        claim.is_unsettled = False
         raise
 
 
-def _plan(claim: Claim, goal: Path, beside: Sequence[Path]) -> dict[str, Any]:
+def _make_plan(claim: Claim, goal: Path, companions: Sequence[Path]) -> dict[str, Any]:
     """Return which names will change, for `Claim.record`; ``new``: identities by final name."""
-    new = {path.name: read_identity(claim.name(path)) for path in (*beside, goal)}
+    new = {path.name: read_identity(claim.name(path)) for path in (*companions, goal)}
     return {"goal": goal.name, "aside": [], "new": new}
 
 
@@ -208,10 +208,10 @@ def _is_done(goal: Path, plan: Mapping[str, Any]) -> bool:
 
 
 def _replace_in_steps(
-    claim: Claim, goal: Path, beside: Sequence[Path], existing: Sequence[Path]
+    claim: Claim, goal: Path, companions: Sequence[Path], existing: Sequence[Path]
 ) -> None:
     """Move `existing` aside, and give the new files their names; see the module."""
-    plan = _plan(claim, goal, beside) | {"aside": [path.name for path in existing]}
+    plan = _make_plan(claim, goal, companions) | {"aside": [path.name for path in existing]}
     claim.record(plan)
     try:
         for path in existing:
@@ -219,7 +219,7 @@ def _replace_in_steps(
             if path == goal:
                 flush(goal.parent)
         flush(goal.parent)
-        for path in beside:
+        for path in companions:
             _rename_to_free(claim.name(path), path)
         flush(goal.parent)
         _rename_to_free(claim.name(goal), goal)
@@ -286,10 +286,11 @@ def tidy(targets: Sequence[Path], *, unfinished_too: bool = False) -> None:
     they are of the first target and `unfinished_too`.
     """
     with _folder_lock(targets[0].parent):
-        _tidy(targets, unfinished_too=unfinished_too)
+        _tidy_locked(targets, unfinished_too=unfinished_too)
 
 
-def _tidy(targets: Sequence[Path], *, unfinished_too: bool) -> None:
+def _tidy_locked(targets: Sequence[Path], *, unfinished_too: bool) -> None:
+    """Do what `tidy` does, in a folder that this process has locked."""
     for target in targets:
         remove_dead_turn(target)
         # After a power cut there may be a frame index without its temporary, which was not flushed.
@@ -324,7 +325,7 @@ def _tidy(targets: Sequence[Path], *, unfinished_too: bool) -> None:
 
 
 def take_over(claim: Claim, goal: Path, identity: Mapping[str, Any], *, follows: bool) -> None:
-    """Rename what a dead process has left of `goal` to names of `claim`, if it can be resumed.
+    """Rename an unfinished `goal` of a dead process to names of `claim`, so that it is resumed.
 
     `follows`: whether the new output continues the one that is there.
     Raises OutputError: it is of another conversion than that of this `identity`.
@@ -348,7 +349,7 @@ def take_over(claim: Claim, goal: Path, identity: Mapping[str, Any], *, follows:
 
 
 def drop_unfinished(goal: Path, identity: Mapping[str, Any]) -> None:
-    """Remove what dead processes have left of a conversion that is complete.
+    """Remove unfinished outputs of dead processes, of a conversion that is complete by now.
 
     `identity`: of that conversion to `goal`. Unfinished outputs of others stay, since they may be
     needed.
@@ -364,7 +365,7 @@ def drop_unfinished(goal: Path, identity: Mapping[str, Any]) -> None:
                     if leftover.lock is not None:
                         leftover.lock.unlink(missing_ok=True)
         with suppress(OSError):
-            _tidy([goal], unfinished_too=False)
+            _tidy_locked([goal], unfinished_too=False)
 
 
 def keep_access(former: Path, new: Path) -> None:

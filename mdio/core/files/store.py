@@ -1,8 +1,8 @@
 """Storage of files and objects: a disk, or a store of objects, and its operations.
 
-`store_at` returns the storage of a path. Both kinds have the same methods and facts: how bytes are
-opened, listed, linked and prefetched, and what is possible there. So no other code needs to know
-which kind it is.
+`store_at` returns the storage of a path. Both kinds have the same methods and attributes: how bytes
+are opened, listed, linked and prefetched, and what is possible there. So no other code needs to
+know which kind it is.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ def path_list(paths: Paths) -> list[AnyPath]:
             f"trajectories by label ({', '.join(map(str, paths))}) where one was expected; give "
             "each by itself, or put all into one output with mdio.convert_ensemble and give that"
         )
-    listed: list[Any] = [paths]
-    is_one = isinstance(paths, str | bytes | os.PathLike) or hasattr(paths, "readline")
-    if isinstance(paths, Iterable) and not is_one:
-        listed = list(paths)
-    listed = [os.fsdecode(path) if isinstance(path, bytes) else path for path in listed]
-    if not listed:
+    items: list[Any] = [paths]
+    is_single = isinstance(paths, str | bytes | os.PathLike) or hasattr(paths, "readline")
+    if isinstance(paths, Iterable) and not is_single:
+        items = list(paths)
+    items = [os.fsdecode(path) if isinstance(path, bytes) else path for path in items]
+    if not items:
         raise PlanError("no trajectory is given; give at least one")
-    for path in listed:
+    for path in items:
         if not isinstance(path, str | os.PathLike):
             raise PlanError(
                 f"{path!r} is not a path; give the path of a trajectory, or several in a list"
             )
-    return listed
+    return items
 
 
 MOUNTS = "/proc/self/mountinfo"
@@ -72,14 +72,14 @@ def mounts(mountinfo: str = MOUNTS) -> list[tuple[int, str, str]]:
         return []
     entries = []
     for line in lines:
-        before, _, after = line.partition(" - ")
-        fields = before.split(" ")
-        if len(fields) < 5 or not after:
+        fields_text, _, type_text = line.partition(" - ")
+        fields = fields_text.split(" ")
+        if len(fields) < 5 or not type_text:
             continue
         # Spaces, tabs, newlines and backslashes in a mount point are octal: \040.
         point = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), fields[4])
         device = os.makedev(*map(int, fields[2].split(":")))
-        entries.append((device, f"{point.rstrip('/')}/", after.split(" ")[0]))
+        entries.append((device, f"{point.rstrip('/')}/", type_text.split(" ")[0]))
     return entries
 
 
@@ -153,7 +153,7 @@ class Disk:
         check_regular(path)
         return path
 
-    def with_name(self, path: Path) -> AbstractContextManager[Path]:
+    def as_local_file(self, path: Path) -> AbstractContextManager[Path]:
         """Yield the path of a local file with the same contents."""
         return nullcontext(path)
 
@@ -212,7 +212,7 @@ class Disk:
                 type_name, depth = kind, len(point)
         return type_name
 
-    def missing(self, path: Path) -> str:  # noqa: ARG002
+    def missing_text(self, path: Path) -> str:  # noqa: ARG002
         """Return a message that nothing exists at `path`."""
         return "no such file or folder"
 
@@ -232,7 +232,7 @@ class ObjectStore(Disk):
         """See the base class."""
         return ObjectFile(RemoteObject(path))
 
-    def with_name(self, path: Path) -> AbstractContextManager[Path]:
+    def as_local_file(self, path: Path) -> AbstractContextManager[Path]:
         """See the base class."""
         return local_copy(path)
 
@@ -276,7 +276,7 @@ class ObjectStore(Disk):
         """See the base class."""
         return "store"
 
-    def missing(self, path: Path) -> str:  # noqa: ARG002
+    def missing_text(self, path: Path) -> str:  # noqa: ARG002
         """See the base class."""
         return f"no such object, and no {' or '.join(MANIFESTS)} below it; check the URL"
 

@@ -105,13 +105,13 @@ def _is_at(fd: int, path: Path) -> bool:
 class Claim:
     """The lock on the traces of one publication, released when the process ends at the latest.
 
-    `target`: the path to publish. Attribute `unsettled`: whether a plan is yet to be completed or
-    undone, so that the lock file must stay.
+    `target`: the path to publish. Attribute `is_unsettled`: whether a plan is yet to be completed
+    or undone, so that the lock file must stay.
     """
 
     def __init__(self, target: Path) -> None:
         self.pid = os.getpid()
-        self.unsettled = False
+        self.is_unsettled = False
         while True:
             self.owner = f"{host_name()}-{self.pid}-{os.urandom(TOKEN_NBYTES).hex()}"
             self.path = _trace(target, self.owner, "lock")
@@ -157,7 +157,7 @@ class Claim:
         if os.getpid() != self.pid:  # a forked child
             return
         with contextlib.suppress(OSError):
-            if not self.unsettled and all(trace["ending"] == "lock" for trace in self._traces()):
+            if not self.is_unsettled and all(trace["ending"] == "lock" for trace in self._traces()):
                 self.path.unlink()
         with contextlib.suppress(OSError):  # a lost mount, which another error reports
             os.close(self._fd)
@@ -191,7 +191,7 @@ def _is_locked(path: Path, pid: int) -> bool:
     """Return whether a process that is running holds a lock file."""
     fd = open_regular(path, os.O_RDWR | os.O_NOFOLLOW)
     try:
-        return try_lock(fd) is False and _is_running(pid)
+        return try_lock(fd) is False and is_running(pid)
     finally:
         os.close(fd)
 
@@ -226,9 +226,11 @@ def leftovers(targets: Sequence[Path]) -> Iterator[Leftover]:
     folder = targets[0].parent
     names = {target.name for target in targets}
     deadline = time.monotonic() + DYING_S
-    groups = _groups(folder)
+    groups = _traces_by_owner(folder)
     if any(traces[0]["token"] and not _lock_of(traces) for traces in groups.values()):
-        groups = _groups(folder)  # one listing may miss a lock that is just being made; not two
+        groups = _traces_by_owner(
+            folder
+        )  # one listing may miss a lock that is just being made; not two
     for owner, all_traces in groups.items():
         lock = _lock_of(all_traces)
         # The lock has the name of the output. Without one (older versions): the shortest name.
@@ -242,7 +244,7 @@ def leftovers(targets: Sequence[Path]) -> Iterator[Leftover]:
         )
         is_local = traces[0]["host"] == host_name()
         if lock is None:
-            if is_local and not _is_running(int(traces[0]["pid"])):
+            if is_local and not is_running(int(traces[0]["pid"])):
                 yield Leftover(folder, owner, temporaries, aside, journals, None, None)
             continue
         lock_path = folder / lock.string
@@ -254,7 +256,7 @@ def leftovers(targets: Sequence[Path]) -> Iterator[Leftover]:
             if not is_own_record(os.fstat(fd), folder):
                 continue
             locked = try_lock(fd)
-            while is_local and locked is False and not _is_running(int(lock["pid"])):
+            while is_local and locked is False and not is_running(int(lock["pid"])):
                 if time.monotonic() > deadline:
                     break
                 time.sleep(0.01)  # it was killed, and children that it forked are yet to end
@@ -296,14 +298,14 @@ def _traces(folder: Path) -> list[re.Match[str]]:
         match = _TRACE_NAME.fullmatch(path.name)
         with contextlib.suppress(OSError):  # it was removed meanwhile
             if match is not None:
-                is_believed = match["ending"] in ("lock", "journal")
-                if (is_own_record if is_believed else is_own)(path.lstat(), folder):
+                is_record = match["ending"] in ("lock", "journal")
+                if (is_own_record if is_record else is_own)(path.lstat(), folder):
                     matches.append(match)
     return matches
 
 
-def _groups(folder: Path) -> dict[str, list[re.Match[str]]]:
-    """Return the traces of publications of this host, or with a journal, by owner."""
+def _traces_by_owner(folder: Path) -> dict[str, list[re.Match[str]]]:
+    """Return the traces of publications of this host, or with a journal."""
     groups: dict[str, list[re.Match[str]]] = {}
     for match in _traces(folder):
         groups.setdefault(match["owner"], []).append(match)
@@ -356,12 +358,12 @@ def is_process_gone(owner: Mapping[str, Any]) -> bool:
 
     False where that is unknown, or the description incomplete (a lock file being written).
     """
-    ours = process_identity(os.getpid())
+    own_identity = process_identity(os.getpid())
     if "boot" not in owner:
         return False
-    if owner.get("boot") != ours["boot"]:
+    if owner.get("boot") != own_identity["boot"]:
         return True
-    if owner.get("namespace") != ours["namespace"] or not isinstance(owner.get("pid"), int):
+    if owner.get("namespace") != own_identity["namespace"] or not isinstance(owner.get("pid"), int):
         return False
     status = _process_status(owner["pid"])
     return status is None or status[0] in "ZX" or status[1] != owner.get("start")
@@ -377,7 +379,7 @@ def _process_status(pid: int) -> tuple[str, int] | None:
     return fields[0], int(fields[19])
 
 
-def _is_running(pid: int) -> bool:
+def is_running(pid: int) -> bool:
     """Return whether another process than this one has the number `pid`, and is not a zombie."""
     if pid == os.getpid():
         return False
@@ -499,22 +501,21 @@ def _is_dead(owner: dict[str, Any]) -> bool:
 def _acquire(lock: Path, goal: Path) -> int:
     """Create the lock file, waiting for others, and return its inode."""
     _retry_removals(lock.parent)
-    begun = time.monotonic()
+    began_s = changed_s = time.monotonic()
     last_state: State | None = None
-    changed = begun
     while True:
         state = state_at(lock)
         if state is None:
             with contextlib.suppress(FileExistsError):
                 return _create_lock(lock)
             continue
-        now = time.monotonic()
+        now_s = time.monotonic()
         if state != last_state:
-            last_state, changed = state, now
+            last_state, changed_s = state, now_s
         owner = _read_owner(lock)
-        if _is_dead(owner) or now - changed > STALE_S:
+        if _is_dead(owner) or now_s - changed_s > STALE_S:
             _remove_stale(lock, state)
-        elif now - begun > MAX_WAIT_S:
+        elif now_s - began_s > MAX_WAIT_S:
             holder = f"process {owner.get('pid', '?')} on {owner.get('host', 'some machine')}"
             raise OutputError(
                 f"{goal}: another run ({holder}) has been changing it for {MAX_WAIT_S:g} s; if "
@@ -576,7 +577,7 @@ def _is_abandoned(temporary: Path) -> bool:
         return _is_dead(owner)
     *_, host, pid, _ = ("", "", *temporary.name.split("-"))
     if host == _host_hash() and pid.isdecimal():
-        return int(pid) != os.getpid() and not _is_running(int(pid))
+        return int(pid) != os.getpid() and not is_running(int(pid))
     return _age_s(temporary) > STALE_S
 
 

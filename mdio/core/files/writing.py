@@ -36,16 +36,13 @@ if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
 
 
-Data = Buffer
-"""C-contiguous."""
-
 MAX_BUFFERS = 512
 """Buffers that one call writes; the system allows 1024."""
 KEEP_SIZE = 1
 """Flag of fallocate(2)."""
 
 
-def write_all(fd: int, offset: int, *parts: Data) -> int:
+def write_all(fd: int, offset: int, *parts: Buffer) -> int:
     """Write `parts`, one after the other, from `offset` on.
 
     Returns int: the offset of the end.
@@ -70,7 +67,7 @@ def write_all(fd: int, offset: int, *parts: Data) -> int:
     return offset
 
 
-def write_atomically(path: Path, *parts: Data, prefix: str, mode: int = 0o666) -> None:
+def write_atomically(path: Path, *parts: Buffer, prefix: str, mode: int = 0o666) -> None:
     """Create or replace a small file, so that it is there complete or not at all.
 
     Nothing is flushed: this is for files that can be made again, and are checked when read.
@@ -149,7 +146,7 @@ DIRECT_UNSUPPORTED = {errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS}
 _devices_without_direct: set[int] = set()
 """Devices on which files could be opened with O_DIRECT, but not written."""
 _speed_trials: dict[int, _SpeedTrial] = {}
-"""By device."""
+"""The trial of each device."""
 
 
 class _SpeedTrial:
@@ -203,7 +200,7 @@ class WrittenFile:
         self.drain()
         return self._fd
 
-    def write(self, offset: int, *parts: Data) -> int:
+    def write(self, offset: int, *parts: Buffer) -> int:
         """Write `parts` from `offset` on, as `write_all` does; return the offset of the end.
 
         Raises OSError: this write, or an earlier one that was in flight, has failed.
@@ -213,11 +210,11 @@ class WrittenFile:
         # Short writes queue up, too: the kernel would make them wait for those in flight.
         if not self._in_flight and (self._direct < 0 or end - offset < MIN_DIRECT_NBYTES):
             return write_all(self._fd, offset, *unwritten)
-        first = min(end, -(-offset // BLOCK_NBYTES) * BLOCK_NBYTES)
+        first_block = min(end, -(-offset // BLOCK_NBYTES) * BLOCK_NBYTES)
         position = offset
         while position < end:
-            stop = first if position < first else min(end, position + BUFFER_NBYTES)
-            self._write_behind(position, _take(unwritten, stop - position))
+            stop = first_block if position < first_block else min(end, position + BUFFER_NBYTES)
+            self._write_behind(position, _split_off(unwritten, stop - position))
             position = stop
         return end
 
@@ -228,7 +225,7 @@ class WrittenFile:
         while len(self._in_flight) >= N_BUFFERS:
             self._finish_oldest()
         self._thread = self._thread or ThreadPoolExecutor(1, "mdio writes")
-        aligned = _take_buffer()
+        aligned = _aligned_buffer()
         filled = 0
         for part in parts:
             aligned[filled : filled + part.nbytes] = part
@@ -260,7 +257,7 @@ class WrittenFile:
 
     def _write_blocks(self, offset: int, blocks: memoryview) -> None:
         try:
-            begun = time.perf_counter()
+            began_s = time.perf_counter()
             write_all(self._direct, offset, blocks)
         except OSError as error:
             if error.errno not in DIRECT_UNSUPPORTED:
@@ -270,7 +267,7 @@ class WrittenFile:
             write_all(self._fd, offset, blocks)
         else:
             if self._trial is not None and len(blocks) >= MIN_DIRECT_NBYTES:
-                self._trial.record(len(blocks), time.perf_counter() - begun)
+                self._trial.record(len(blocks), time.perf_counter() - began_s)
                 if not self._trial.may_be_fast:
                     self._close_direct()
 
@@ -296,13 +293,14 @@ class WrittenFile:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        with suppress(OSError) if kind is not None else nullcontext():  # the first error counts
+    def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
+        # After an error in the block, another one in closing is of no use.
+        with nullcontext() if error_type is None else suppress(OSError):
             self.close()
 
 
 class _Buffers(threading.local):
-    """Aligned buffers that the files of a thread take and give back."""
+    """Aligned buffers of a thread, which its files reuse."""
 
     def __init__(self) -> None:
         self.free: list[memoryview] = []
@@ -311,7 +309,7 @@ class _Buffers(threading.local):
 _buffers = _Buffers()
 
 
-def _take_buffer() -> memoryview:
+def _aligned_buffer() -> memoryview:
     """Return a buffer that begins on a page, as O_DIRECT requires.
 
     Its mapping is private: by default a forked process would share it with its parent.
@@ -321,7 +319,7 @@ def _take_buffer() -> memoryview:
     return memoryview(mmap.mmap(-1, BUFFER_NBYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
 
 
-def _take(unwritten: deque[memoryview], nbytes: int) -> Sequence[memoryview]:
+def _split_off(unwritten: deque[memoryview], nbytes: int) -> Sequence[memoryview]:
     """Remove and return the first `nbytes` bytes of `unwritten`."""
     views = []
     while nbytes:
@@ -346,6 +344,7 @@ def free_memory() -> int:
 
 
 INDEX_ENDING = ".mdio-index"
+"""Ending of the name of a frame index (`mdio.core.files.index`)."""
 MIN_BUFFER_NBYTES, MAX_BUFFER_NBYTES = 64 << 10, 4 << 20
 """Limits of one write or copy: small enough for the cache of one core, unless the file system
 prefers larger writes (NFS and Lustre say so in st_blksize). Elsewhere, writes of 128 KiB and more
@@ -423,14 +422,14 @@ def copy_bytes(source: int, offset: int, nbytes: int, target: int, target_offset
     Raises SourceError: `source` ends too early or cannot be read; the message does not name it.
     OSError: `target` cannot be written.
     """
-    done = 0
+    n_done = 0
     in_kernel = hasattr(os, "copy_file_range")
     buffer: memoryview | None = None
-    while done < nbytes:
+    while n_done < nbytes:
         if in_kernel:
             try:
                 n_copied = os.copy_file_range(
-                    source, target, nbytes - done, offset + done, target_offset + done
+                    source, target, nbytes - n_done, offset + n_done, target_offset + n_done
                 )
             except OSError as error:
                 if error.errno not in COPY_UNSUPPORTED:
@@ -442,6 +441,6 @@ def copy_bytes(source: int, offset: int, nbytes: int, target: int, target_offset
         else:
             if buffer is None:
                 buffer = memoryview(bytearray(max(1, min(_preferred_nbytes(target), nbytes))))
-            n_copied = _read_source(source, buffer[: nbytes - done], offset + done)
-            write_all(target, target_offset + done, buffer[:n_copied])
-        done += n_copied
+            n_copied = _read_source(source, buffer[: nbytes - n_done], offset + n_done)
+            write_all(target, target_offset + n_done, buffer[:n_copied])
+        n_done += n_copied

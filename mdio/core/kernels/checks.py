@@ -85,11 +85,11 @@ def array(
     dtype: DTypeLike,
     shape: tuple[int | None, ...] | None = None,
     *,
-    filled: bool = False,
+    is_output: bool = False,
 ) -> Array:
     """Check that an array is C-contiguous and of this machine's byte order.
 
-    `shape`: None for any, and in it for any number. `filled`: whether it is written to.
+    `shape`: None for any, and in it for any number. `is_output`: whether it is written to.
     """
     if values.dtype != dtype:
         raise TypeError(f"{name} is {values.dtype}; it must be native {np.dtype(dtype)}")
@@ -100,7 +100,7 @@ def array(
         raise ValueError(f"{name} has shape {values.shape}; it must be {shape}")
     if not values.flags.c_contiguous:
         raise ValueError(f"{name} must be C-contiguous; pass a copy")
-    if filled and not values.flags.writeable:
+    if is_output and not values.flags.writeable:
         raise ValueError(f"{name} is read-only")
     return values
 

@@ -1,12 +1,13 @@
-"""Coordinates in and out of raw file buffers: interleaved, swapped, scaled, picked.
+"""Kernels of coordinates: copies out of raw file buffers, RMSD and fits, angles, periodic cells.
 
-RMSD, and dihedral angles as cosines and sines, which need no angle to be computed.
+Coordinates are interleaved, byte-swapped, scaled and picked by atom on their way in and out.
 
-With the bonds a, b, c from atom to atom, x = (a x b) . (b x c) and y = |b| a . (b x c) are the
-cosine and the sine but for one common factor (Blondel & Karplus 1996,
+Dihedral angles are cosines and sines, for which no angle need be computed. With the bonds a, b, c
+from atom to atom, x = (a x b) . (b x c) and y = |b| a . (b x c) are the cosine and the sine but for
+one common factor (Blondel & Karplus 1996,
 10.1002/(SICI)1096-987X(19960715)17:9<1132::AID-JCC5>3.0.CO;2-T, with the sign of IUPAC).
 
-Periodic boundaries: which atoms are near others across them, molecules that are cut by them.
+Of periodic cells: which atoms are near others across a boundary, and which molecules it cuts.
 """
 
 from __future__ import annotations
@@ -118,7 +119,7 @@ def rmsd(
         if not (weights.min() >= 0 and 0 < weights.sum() < np.inf):
             raise ValueError("weights must not be negative, and some must be positive")
     out = np.empty(n_frames) if out is None else out
-    checks.array(out, "out", np.float64, (n_frames,), filled=True)
+    checks.array(out, "out", np.float64, (n_frames,), is_output=True)
     if out.size:
         backend.module.rmsd(positions, reference, weights, superpose, out)
     return out
@@ -137,7 +138,7 @@ def dihedrals(positions: Float32s, quads: Int64s, out: Float64s) -> Float64s:
     n_frames, n_atoms = checks.native_rows(positions, "positions").shape[:2]
     checks.array(quads, "quads", np.int64, (None, 4))
     checks.indices(quads.reshape(-1), n_atoms)
-    checks.array(out, "out", np.float64, (n_frames, 2 * len(quads)), filled=True)
+    checks.array(out, "out", np.float64, (n_frames, 2 * len(quads)), is_output=True)
     longest = np.zeros(n_frames)
     if out.size:
         backend.module.dihedrals(positions, quads, out, longest)
@@ -193,7 +194,7 @@ def make_whole(positions: Float32s, boxes: Float32s, links: Int64s) -> None:
     stays or has been moved before; C-contiguous. The first comes to its image that is nearest to
     the other. Raises ValueError: a frame has no cell.
     """
-    vectors = _checked(positions, boxes, links.reshape(-1))
+    vectors = _cell_vectors(positions, boxes, links.reshape(-1))
     backend.module.make_whole(positions, vectors, links)
 
 
@@ -207,7 +208,7 @@ def put_in_cell(
     last. `weights` ((n,) float64): of these atoms, for the centre; their sum is 1 in each molecule.
     Raises ValueError: a frame has no cell.
     """
-    vectors = _of_molecules(positions, boxes, atoms, starts, weights)
+    vectors = _check_molecules(positions, boxes, atoms, starts, weights)
     backend.module.put_in_cell(positions, vectors, atoms, starts, weights)
 
 
@@ -221,7 +222,7 @@ def gather(
     ``gmx trjconv -pbc cluster``. Arguments are those of `put_in_cell`.
     Raises ValueError: a frame has no cell.
     """
-    vectors = _of_molecules(positions, boxes, atoms, starts, weights)
+    vectors = _check_molecules(positions, boxes, atoms, starts, weights)
     backend.module.gather(positions, vectors, atoms, starts, weights)
 
 
@@ -231,7 +232,7 @@ def centre(positions: Float32s, boxes: Float32s, picked: Int64s) -> None:
     `positions`, `boxes`: as for `make_whole`. `picked` ((n,) int64): at least one atom; the centre
     is that of geometry. Raises ValueError: a frame has no cell, or no atom is picked.
     """
-    vectors = _checked(positions, boxes, picked)
+    vectors = _cell_vectors(positions, boxes, picked)
     if not len(picked):
         raise ValueError("no atoms to centre")
     backend.module.centre(positions, vectors, picked)
@@ -243,7 +244,7 @@ def follow(
     last: Float64s,
     shifts: NDArray[np.int32],
     *,
-    known: bool,
+    has_last: bool,
     apply: bool = True,
 ) -> None:
     """Count over how many boundaries atoms go from frame to frame, and undo that in place.
@@ -255,14 +256,14 @@ def follow(
     `positions`, `boxes`: as for `make_whole`; frames that follow each other. `last` ((A, 3)
     float64): where atoms were in the frame before, in units of its cell; becomes that of the last
     frame. `shifts` ((A, 3) int32): how often they have crossed each boundary until then; becomes
-    that until the last frame. `known`: whether `last` is of the frame before; if not, `shifts` are
-    those of the first frame. `apply`: whether positions are to be changed. Raises ValueError: a
+    that until the last frame. `has_last`: whether `last` is of the frame before; if not, `shifts`
+    are those of the first frame. `apply`: whether positions are to be changed. Raises ValueError: a
     frame has no cell.
     """
-    checks.array(last, "last", np.float64, positions.shape[1:], filled=True)
-    checks.array(shifts, "shifts", np.int32, positions.shape[1:], filled=True)
-    vectors = _checked(positions, boxes, None)
-    backend.module.follow(positions, vectors, last, shifts, known, apply)
+    checks.array(last, "last", np.float64, positions.shape[1:], is_output=True)
+    checks.array(shifts, "shifts", np.int32, positions.shape[1:], is_output=True)
+    vectors = _cell_vectors(positions, boxes, None)
+    backend.module.follow(positions, vectors, last, shifts, has_last, apply)
 
 
 def best_rotations(sums: Float64s) -> Float64s:
@@ -303,22 +304,22 @@ def fit(
         raise ValueError(f"a reference of shape {reference.shape} for {len(picked)} atoms")
     for array in (positions, *along):
         checks.output(array, n_frames, n_atoms)
-    to = reference.mean(axis=0)
+    target = reference.mean(axis=0)
     sums = np.empty((n_frames, 12))
-    backend.module.fit_sums(positions, picked, np.ascontiguousarray(reference - to), sums)
+    backend.module.fit_sums(positions, picked, np.ascontiguousarray(reference - target), sums)
     origins = sums[:, :3] / len(picked)
     rotations = np.tile(np.eye(3), (n_frames, 1, 1))
     is_finite = np.isfinite(sums).all(axis=1)
     if rotate:
         rotations[is_finite] = best_rotations(sums[is_finite, 3:].reshape(-1, 3, 3))
     rotations[~is_finite] = np.nan
-    backend.module.turn(positions, rotations, np.ascontiguousarray(origins), to)
+    backend.module.turn(positions, rotations, np.ascontiguousarray(origins), target)
     for array in along if rotate else ():
         backend.module.turn(array, rotations, np.zeros((n_frames, 3)), np.zeros(3))
 
 
-def _checked(positions: Float32s, boxes: Float32s, atoms: Int64s | None) -> Float64s:
-    """Check what changes in place; return the vectors of the cells."""
+def _cell_vectors(positions: Float32s, boxes: Float32s, atoms: Int64s | None) -> Float64s:
+    """Check positions that are changed in place, and return the vectors of the cells."""
     n_frames, n_atoms = checks.native_rows(positions, "positions").shape[:2]
     checks.output(positions, n_frames, n_atoms)
     checks.indices(atoms, n_atoms)
@@ -328,10 +329,11 @@ def _checked(positions: Float32s, boxes: Float32s, atoms: Int64s | None) -> Floa
     return vectors
 
 
-def _of_molecules(
+def _check_molecules(
     positions: Float32s, boxes: Float32s, atoms: Int64s, starts: Int64s, weights: Float64s
 ) -> Float64s:
-    vectors = _checked(positions, boxes, atoms)
+    """Check molecules that are moved in place, and return the vectors of the cells."""
+    vectors = _cell_vectors(positions, boxes, atoms)
     if not (len(weights) == len(atoms) == starts[-1] and np.all(np.diff(starts) > 0)):
         raise ValueError("each molecule needs atoms, and each atom a weight")
     return vectors

@@ -12,17 +12,15 @@ a number as its largest needs. There are, one after the other:
 The size has to be what the widths say: anything else raises ValueError, and no bytes are read
 outside.
 
-Coordinates as integers, differenced along the frames and folded, and back.
+Coordinates become integers, which are differenced along the frames; or along the atoms, where that
+makes them smaller. Then each atom is differenced against one of the four before it, the same one in
+all frames: in water the hydrogens against their oxygen, along a chain an atom against one it is
+bound to. The atoms are sorted by the size of their differences, so that the leading zeros of small
+ones lie together.
 
-Integers differenced along the atoms: what differences along the frames give way to.
-
-Each atom is differenced against one of the four before it, in all frames the same: in water the
-hydrogens against their oxygen, along a chain an atom against one it is bound to. The atoms are
-sorted by the size of their differences, so that the leading zeros of small ones lie together.
-
-Of each atom a byte is kept. Its low two bits are how many atoms before it the other one is, less
-one; the rest is a class, by which the atoms are sorted, those of one class in their own order. What
-lies before the first atom is at the origin. Frames do not depend on each other.
+A byte of each atom says how (`neighbours`). Its low two bits are how many atoms before it the other
+one is, less one; the rest is a class, by which the atoms are sorted, those of one class in their
+own order. What lies before the first atom is at the origin. Frames do not depend on each other.
 """
 
 from __future__ import annotations
@@ -35,6 +33,7 @@ from mdio.core.kernels.checks import Float32s, Folded, Int32s, Int64s
 
 Bytes = NDArray[np.uint8]
 FRAMES = (None, None, 3)
+"""The shape (F, A, 3)."""
 
 
 def quantise(
@@ -54,7 +53,7 @@ def quantise(
     scale = checks.step_size(scale, "scale")
     if out is None:
         out = np.empty(positions.shape, np.int32)
-    deltas = checks.array(out, "out", np.int32, positions.shape, filled=True)
+    deltas = checks.array(out, "out", np.int32, positions.shape, is_output=True)
     return deltas if backend.module.quantise(positions, scale, xtc, deltas) else None
 
 
@@ -96,42 +95,43 @@ def fold(integers: Int32s) -> Folded:
 def unfold(folded: Folded, out: Int32s) -> None:
     """Undo `fold`: fill `out`, C-contiguous int32 of as many numbers."""
     checks.array(folded, "folded", np.uint16 if folded.itemsize == 2 else np.uint32)
-    if checks.array(out, "out", np.int32, filled=True).size != folded.size:
+    if checks.array(out, "out", np.int32, is_output=True).size != folded.size:
         raise ValueError(f"out has {out.size} numbers; it must have {folded.size}")
     backend.module.unfold(folded, out)
 
 
 GROUP = 32
-BEHIND = 16
+"""Numbers that have one width."""
+PADDING_NBYTES = 16
 """Bytes of zeros behind the groups."""
 
 
 def packed_limit(n_rows: int, n_numbers: int) -> int:
     """Return the most bytes that rows of so many integers can take."""
-    return n_rows * (-(-n_numbers // GROUP) + _plain_nbytes(n_numbers)) + BEHIND
+    return n_rows * (-(-n_numbers // GROUP) + _plain_nbytes(n_numbers)) + PADDING_NBYTES
 
 
 def _plain_nbytes(n_numbers: int) -> int:
-    """Return the bytes of whole eights of integers."""
+    """Return the bytes of so many integers as they are, up to a multiple of 8."""
     return 4 * 8 * -(-n_numbers // 8)
 
 
-def pack(integers: Int32s, room: Bytes) -> Bytes | None:
+def pack(integers: Int32s, out: Bytes) -> Bytes | None:
     """Pack integers, if that makes them smaller.
 
-    `integers` ((R, ...) int32): rows; C-contiguous. `room`: where to; at least `packed_limit`
-    bytes. Returns (n,) uint8, or None: what of `room` is filled; None if it were more than the
+    `integers` ((R, ...) int32): rows; C-contiguous. `out`: filled; at least `packed_limit` bytes.
+    Returns (n,) uint8, or None: the part of `out` that is filled; None if it were more than the
     integers as they are.
     """
     checks.array(integers, "integers", np.int32)
     if not integers.size:
         raise ValueError("there are no integers to pack")
     n_rows, n_numbers = len(integers), integers.size // len(integers)
-    most = packed_limit(n_rows, n_numbers)
-    if checks.array(room, "room", np.uint8, (None,), filled=True).size < most:
-        raise ValueError(f"room has {room.size} bytes; it must have {most}")
-    nbytes = int(backend.module.pack(integers, room))
-    return room[:nbytes] if nbytes - BEHIND <= n_rows * _plain_nbytes(n_numbers) else None
+    max_nbytes = packed_limit(n_rows, n_numbers)
+    if checks.array(out, "out", np.uint8, (None,), is_output=True).size < max_nbytes:
+        raise ValueError(f"out has {out.size} bytes; it must have {max_nbytes}")
+    nbytes = int(backend.module.pack(integers, out))
+    return out[:nbytes] if nbytes - PADDING_NBYTES <= n_rows * _plain_nbytes(n_numbers) else None
 
 
 def difference_first(deltas: Int32s) -> None:
@@ -153,26 +153,26 @@ def sum_packed(
     last: int | None = None,
     *,
     xtc: bool,
-    kept: Bytes | None = None,
+    neighbours: Bytes | None = None,
 ) -> None:
     """Undo `pack` of what `quantise` made.
 
-    In between, `difference_first` has been applied, or, if there is `kept`,
+    In between, `difference_first` has been applied, or, if there are `neighbours`,
     `difference_neighbours`.
 
     `packed` ((n,) uint8): C-contiguous. `shape` ((F, A)): frames and atoms, at least one of each.
     `scale`, `xtc`: with which integers were made. `out` ((last - first, k, 3) float32): filled,
     with the arithmetic of `dequantise`. `atoms` ((k,) int64, optional): which atoms; all by
-    default. `first`, `last`: frames that are wanted; all by default. `kept` ((A,) uint8): what is
-    kept of the atoms. Raises ValueError: the bytes do not fit together, whether those wanted are
-    concerned or not.
+    default. `first`, `last`: frames that are wanted; all by default. `neighbours` ((A,)
+    uint8): of `choose_neighbours`. Raises ValueError: the bytes do not fit together, whether those
+    wanted are concerned or not.
     """
     out, atoms, last = checks.read_arguments(shape, out, atoms, first, last)
     scale = checks.step_size(scale, "scale")
     checks.array(packed, "packed", np.uint8, (None,))
-    if kept is not None:
-        checks.array(kept, "kept", np.uint8, shape[1:])
-    backend.module.sum_packed(packed, *shape, kept, scale, xtc, out, atoms, first, last)
+    if neighbours is not None:
+        checks.array(neighbours, "neighbours", np.uint8, shape[1:])
+    backend.module.sum_packed(packed, *shape, neighbours, scale, xtc, out, atoms, first, last)
 
 
 def encode_rigid(
@@ -186,7 +186,7 @@ def encode_rigid(
     every so many frames one needs none before it, up to 255. `least`: so many atoms, up to 4,096,
     can be decoded without the others; both 0: only all. Returns tuple, or None: A description,
     which another compressor makes small, and (n,) uint8, which none does, and which last until this
-    thread encodes again. None of a single frame, or where there are no such integers.
+    thread encodes again. None for a single frame, or where there are no such integers.
     """
     positions = checks.native_rows(positions, "positions")
     scale = checks.step_size(scale, "scale")
@@ -222,30 +222,31 @@ def decode_rigid(
 def choose_neighbours(deltas: Int32s) -> Bytes | None:
     """Choose what each atom is differenced against, if that is likely to take fewer bits.
 
-    `deltas` ((F, A, 3) int32): of `quantise`; C-contiguous. Returns (A,)
-    uint8, or None: what is kept of the atoms; None if the differences along the frames are likely
-    to be smaller. Both are estimated from two frames, as the bits of the sums over x, y and z.
+    `deltas` ((F, A, 3) int32): of `quantise`; C-contiguous. Returns (A,) uint8,
+    or None: a byte of each atom (see the module); None if the differences along the frames are
+    likely to be smaller. Both are estimated from two frames, as the bits of the sums over x, y, z.
     """
     checks.array(deltas, "deltas", np.int32, FRAMES)
     if not deltas.size:
         return None
-    kept: Bytes | None = backend.module.choose_neighbours(deltas)
-    return kept
+    neighbours: Bytes | None = backend.module.choose_neighbours(deltas)
+    return neighbours
 
 
-def difference_neighbours(deltas: Int32s, kept: Bytes) -> None:
+def difference_neighbours(deltas: Int32s, neighbours: Bytes) -> None:
     """Turn differences along the frames into those along the atoms, sorted, in place.
 
-    `deltas` ((F, A, 3) int32): as for `choose_neighbours`. `kept` ((A,) uint8): what that returned.
+    `deltas` ((F, A, 3) int32): as for `choose_neighbours`. `neighbours` ((A,) uint8): what
+    that returned.
     """
-    checks.array(deltas, "deltas", np.int32, FRAMES, filled=True)
-    checks.array(kept, "kept", np.uint8, deltas.shape[1:2])
-    backend.module.difference_neighbours(deltas, kept)
+    checks.array(deltas, "deltas", np.int32, FRAMES, is_output=True)
+    checks.array(neighbours, "neighbours", np.uint8, deltas.shape[1:2])
+    backend.module.difference_neighbours(deltas, neighbours)
 
 
 def sum_neighbours(
     differences: Int32s,
-    kept: Bytes,
+    neighbours: Bytes,
     scale: float,
     out: Float32s,
     atoms: Int64s | None = None,
@@ -255,14 +256,14 @@ def sum_neighbours(
     """Undo `difference_neighbours` and the making of integers.
 
     `differences` ((F, A, 3) int32): C-contiguous; any frames of what `difference_neighbours` made.
-    `kept` ((A,) uint8): what is kept of the atoms; any bytes give some numbers. `scale`, `xtc`:
+    `neighbours` ((A,) uint8): of `choose_neighbours`; any bytes give some numbers. `scale`, `xtc`:
     with which integers were made. `out` ((F, k, 3) float32): filled, with the arithmetic of
     `dequantise`. `atoms` ((k,) int64, optional): which atoms; all by default.
     """
     checks.array(differences, "differences", np.int32, FRAMES)
-    checks.array(kept, "kept", np.uint8, differences.shape[1:2])
+    checks.array(neighbours, "neighbours", np.uint8, differences.shape[1:2])
     atoms, n_out = checks.indices(atoms, differences.shape[1])
     out = checks.output(out, differences.shape[0], n_out)
     if out.size:
         scale = checks.step_size(scale, "scale")
-        backend.module.sum_neighbours(differences, kept, scale, xtc, out, atoms)
+        backend.module.sum_neighbours(differences, neighbours, scale, xtc, out, atoms)

@@ -91,7 +91,7 @@ def test_a_source_that_grows_keeps_its_units_and_one_that_is_replaced_does_not(
     tmp_path, trajectory, data
 ):
     first = kept(tmp_path, trajectory)
-    first.put(first.name(0, 5), RANGES, data)
+    first.store(first.name(0, 5), RANGES, data)
     assert kept(tmp_path, trajectory).held([0, 0, 1], [5, 6, 5]).tolist() == [True, False, False]
     with trajectory.open("ab") as file:
         file.write(b"more")
@@ -123,7 +123,7 @@ def test_a_file_that_lost_its_name_while_it_was_open_is_not_mixed_with_the_next(
         fresh.rename(trajectory)
         old = kept(tmp_path, trajectory, opened=opened)
         assert old.generation != kept(tmp_path, trajectory).generation
-        old.put(old.name(0, 1), [["", 0, 3]], np.zeros(3, np.uint8))
+        old.store(old.name(0, 1), [["", 0, 3]], np.zeros(3, np.uint8))
         assert not list((tmp_path / "c").glob("*/*.unit"))
 
 
@@ -134,7 +134,7 @@ def test_size_is_bounded_and_what_was_used_last_stays(tmp_path, data):
         if not path.exists():
             path.write_bytes(b"x" * 1000 * (number + 1))
         one = CachedSource(cache, path)
-        one.put(one.name(number, 1), RANGES, data)
+        one.store(one.name(number, 1), RANGES, data)
         files = list((tmp_path / "c").glob("*/*"))
         assert sum(file.stat().st_size for file in files) <= cache.max_nbytes
     units = [path for path in files if path.suffix == ".unit"]
@@ -145,7 +145,7 @@ def test_size_is_bounded_and_what_was_used_last_stays(tmp_path, data):
     another.write_bytes(b"y" * 99)
     last = CachedSource(cache, another)
     for number in range(4):
-        last.put(last.name(number, 1), RANGES, data)
+        last.store(last.name(number, 1), RANGES, data)
     assert not oldest.exists()
 
 
@@ -165,7 +165,7 @@ def test_a_trajectory_does_not_push_out_itself(tmp_path, trajectory, data):
     cache = Cache(str(tmp_path / "c"), 4 * data.nbytes)
     one = CachedSource(cache, trajectory)
     for number in range(9):
-        one.put(one.name(number, number), RANGES, data)
+        one.store(one.name(number, number), RANGES, data)
     assert one.held(range(9), range(9)).tolist() == [True] * 3 + [False] * 6
     assert len(one.notes) == 1
     assert f"is full: it may take {human_nbytes(4 * data.nbytes)}" in one.notes[0]
@@ -178,7 +178,7 @@ def test_what_stays_free_is_told(tmp_path, trajectory, data, monkeypatch):
     usage = SimpleNamespace(total=10 << 30, free=1 << 20)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
     one = CachedSource(Cache(str(tmp_path / "c")), trajectory)
-    one.put(one.name(0, 1), RANGES, data)
+    one.store(one.name(0, 1), RANGES, data)
     assert "1.0 GiB of its disk stay free" in one.notes[0] and "free space there" in one.notes[0]
 
 
@@ -189,7 +189,7 @@ def test_a_full_disk_is_told_once_and_nothing_fails(tmp_path, trajectory, data, 
     monkeypatch.setattr(source_module, "write_unit", full)
     one = kept(tmp_path / "full", trajectory)
     for number in range(3):
-        one.put(one.name(number, 1), RANGES, data)
+        one.store(one.name(number, 1), RANGES, data)
     assert len(one.notes) == 1
     assert "No space left" in one.notes[0]
 
@@ -197,7 +197,7 @@ def test_a_full_disk_is_told_once_and_nothing_fails(tmp_path, trajectory, data, 
 def test_what_is_no_folder(tmp_path, trajectory, data):
     (tmp_path / "c").write_text("a file")
     one = kept(tmp_path, trajectory)
-    one.put(one.name(0, 1), RANGES, data)
+    one.store(one.name(0, 1), RANGES, data)
     assert not one.held([0], [1]).any()
     assert len(one.notes) == 1
 
@@ -206,7 +206,7 @@ def test_leftovers_of_other_versions_are_told_and_evicted_and_what_is_not_ours_s
     tmp_path, trajectory, data
 ):
     one = kept(tmp_path, trajectory)
-    one.put(one.name(0, 1), RANGES, data)
+    one.store(one.name(0, 1), RANGES, data)
     (tmp_path / "c" / "notes.txt").write_text("mine")
     (one.units_folder / "mine.txt").write_text("mine")
     one.units_folder.rename(one.units_folder.with_name(one.units_folder.name.replace("v1-", "v0-")))
@@ -225,7 +225,7 @@ def test_looking(tmp_path, trajectory, data, monkeypatch):
     monkeypatch.setenv("MDIO_NODE", "n/1")
     one = kept(tmp_path, trajectory, n_units=7)
     for number in range(3):
-        one.put(one.name(number, 1), RANGES, data)
+        one.store(one.name(number, 1), RANGES, data)
     monkeypatch.delenv("MDIO_NODE")
     (found,) = cached_trajectories(tmp_path / "c")
     assert found.pop("nbytes") > 3 * data.nbytes
@@ -248,7 +248,7 @@ def test_looking(tmp_path, trajectory, data, monkeypatch):
     path.write_bytes(path.read_bytes()[:-1] + b"\0")
     bad = [where for where, problem in verify_units(tmp_path / "c") if problem is not None]
     assert bad == [path]
-    assert one.take(path.stem) is not None  # its header is sound; its bytes are not
+    assert one.open_unit(path.stem) is not None  # its header is sound; its bytes are not
     evict_units(tmp_path / "c", keep_nbytes=data.nbytes)
     assert not list((tmp_path / "c").rglob("*.unit"))
     assert not one.units_folder.exists()

@@ -129,9 +129,9 @@ def test_as_many_requests_are_under_way_as_are_wanted(file, slow):
     flight = InFlight(64_000, 4_000)
     flight.prefetch([ByteRange(file, 0, SIZE)])
     assert len(flight._requests) == in_flight.FIRST_REQUESTS
-    flight.pace.n_wanted = 16
+    flight.pace.n_requests = 16
     fetch(file, 0, 100)
-    assert sum(not request.taken for request in flight._requests) == 16
+    assert sum(not request.was_used for request in flight._requests) == 16
     fetch(file, 100, SIZE - 100)
     assert slow["most"] <= 16
 
@@ -142,12 +142,12 @@ def rates(monkeypatch, pace, nbytes_per_s, *, waited=True):
     monkeypatch.setattr(in_flight, "time", SimpleNamespace(perf_counter=lambda: now))
     pace.begin()
     for _ in range(6):
-        n_requests = pace.n_wanted
+        n_requests = pace.n_requests
         seconds = n_requests * 4_000 / nbytes_per_s(n_requests)
         for _ in range(n_requests):
             now += seconds / n_requests
-            pace.note(4_000, seconds, waited=waited)
-        wanted.append(pace.n_wanted)
+            pace.adapt(4_000, seconds, waited=waited)
+        wanted.append(pace.n_requests)
     return wanted
 
 
@@ -156,7 +156,7 @@ def test_number_of_requests_grows_while_bytes_come_faster_and_is_bounded(monkeyp
     assert rates(monkeypatch, most, lambda n: each * n) == [16, 32, 64, 100, 100, 100]
     assert rates(monkeypatch, Pace(100, 4_000), lambda n: each * min(n, 16)) == [16, 32, *[32] * 4]
     assert rates(monkeypatch, Pace(100, 4_000), lambda _: each, waited=False) == [8] * 6
-    assert most.pays
+    assert most.is_worthwhile
 
 
 def test_stores_are_asked_for_more_at_once_and_not_for_all_of_it(path, monkeypatch):
@@ -165,7 +165,7 @@ def test_stores_are_asked_for_more_at_once_and_not_for_all_of_it(path, monkeypat
     begun, gate = [], threading.Event()
 
     class Store:
-        def held(self, _offset, _nbytes):
+        def held_bytes(self, _offset, _nbytes):
             return None
 
         def get(self, offset, nbytes):
@@ -191,7 +191,7 @@ def test_nothing_is_asked_for_where_the_page_cache_answers(file, monkeypatch):
     flight = InFlight(64_000, 4_000)
     flight.prefetch([ByteRange(file, 0, SIZE)])
     assert np.array_equal(fetch(file, 0, SIZE), DATA)
-    assert not flight.pays
+    assert not flight.is_worthwhile
     assert flight.read_into(file, [np.zeros(10, np.uint8)], SIZE - 10) == 0
     new = set(threading.enumerate()) - others
     assert not any(thread.name.startswith("mdio in-flight") for thread in new)
@@ -202,8 +202,8 @@ def test_nothing_is_asked_for_on_disks_of_the_machine(file, monkeypatch):
     monkeypatch.setattr(in_flight, "is_local", lambda *_: True)
     flight = InFlight()
     flight.prefetch([ByteRange(file, 0, SIZE)])
-    assert file.ahead is None
-    assert not flight.pays
+    assert file.prefetcher is None
+    assert not flight.is_worthwhile
 
 
 def test_scattered_ranges_are_read_alone_and_neighbours_together(file, slow, monkeypatch):
@@ -246,10 +246,10 @@ def test_descriptors_are_given_back_one_after_the_other(path, slow):
     flight.prefetch(ByteRange(file, 0, 1_000) for file in files)
     for file in files:
         assert np.array_equal(fetch(file, 0, 1_000), DATA[:1_000])
-        assert len(flight._files) <= flight.pace.n_wanted + 1
+        assert len(flight._files) <= flight.pace.n_requests + 1
         file.close()
     assert not flight._files
-    assert all(file.ahead is None for file in files)
+    assert all(file.prefetcher is None for file in files)
     flight.stop()
 
 

@@ -201,7 +201,7 @@ def test_nojump_in_blocks_as_nojump(cell, seed, size):
         for start in range(0, 12, size):
             rows = slice(start, start + size)
             if module is kernels:
-                module.follow(positions[rows], cells[rows], last, shifts, known=start > 0)
+                module.follow(positions[rows], cells[rows], last, shifts, has_last=start > 0)
             else:
                 vectors = vectors_from_boxes(cells[rows]).astype(float)
                 module.follow(positions[rows], vectors, last, shifts, start > 0, True)
@@ -218,7 +218,7 @@ def test_what_is_not_a_number_has_not_jumped():
     for apply in (True, False):
         last, shifts = np.zeros((2, 3)), np.zeros((2, 3), np.int32)
         made = positions.copy()
-        kernels.follow(made, cells, last, shifts, known=False, apply=apply)
+        kernels.follow(made, cells, last, shifts, has_last=False, apply=apply)
         assert_array_equal(made, wanted if apply else positions)
         assert_array_equal(shifts, [[0, 0, 0], [1, 1, 1]])
 
@@ -237,7 +237,9 @@ def test_wrong_arguments():
     with pytest.raises(ValueError, match="no atoms"):
         kernels.centre(positions, cells[[0, 0]], np.zeros(0, np.int64))
     with pytest.raises(ValueError, match="shape"):
-        kernels.follow(positions, cells, np.zeros((3, 3)), np.zeros((4, 3), np.int32), known=False)
+        kernels.follow(
+            positions, cells, np.zeros((3, 3)), np.zeros((4, 3), np.int32), has_last=False
+        )
     every = np.arange(4)
     with pytest.raises(ValueError, match="weight"):
         kernels.put_in_cell(positions, cells[[0, 0]], every, np.array([0, 2, 2, 4]), np.ones(4))
@@ -312,7 +314,7 @@ def test_jumps_in_skewed_cells(cell, seed):
     for name in ("native", "NumPy"):
         made, last, shifts = frames.copy(), np.zeros((4, 3)), np.zeros((4, 3), np.int32)
         if name == "native":
-            kernels.follow(made, cells_of, last, shifts, known=False)
+            kernels.follow(made, cells_of, last, shifts, has_last=False)
         else:
             plain.follow(
                 made, vectors_from_boxes(cells_of).astype(float), last, shifts, False, True

@@ -127,7 +127,7 @@ def test_any_frames_of_any_atoms(side, xtc, deltas, data):
         assert np.array_equal(out[:-1], floats(sums, xtc=xtc))
         assert np.all(out[-1] == -7)
         out[...] = -7
-        sum_packed(packed_of(differences), differences.shape[:2], *part, xtc=xtc, kept=kept)
+        sum_packed(packed_of(differences), differences.shape[:2], *part, xtc=xtc, neighbours=kept)
         assert np.array_equal(out[:-1], floats(sums, xtc=xtc))
         assert np.all(out[-1] == -7)
 
@@ -150,7 +150,7 @@ def test_more_atoms_than_are_worked_through_at_a_time(side, n_atoms, monkeypatch
             assert np.array_equal(out, expected[:, picked])
             out[...] = -7
             packed = packed_of(differences)
-            sum_packed(packed, (7, n_atoms), 0.01, out, atoms, xtc=False, kept=kept)
+            sum_packed(packed, (7, n_atoms), 0.01, out, atoms, xtc=False, neighbours=kept)
             assert np.array_equal(out, expected[:, picked])
             again = np.full_like(out, -7)
             sum_neighbours(differences, kept, 0.01, again, atoms, xtc=False)
@@ -172,7 +172,7 @@ def test_bytes_that_do_not_fit_together_are_refused(side, monkeypatch):
             found = []
             for undo in (
                 lambda: sum_packed(data, shape, *some, xtc=False),
-                lambda: sum_packed(data, shape, *some, xtc=True, kept=kept[: shape[1]]),
+                lambda: sum_packed(data, shape, *some, xtc=True, neighbours=kept[: shape[1]]),
             ):
                 try:
                     undo()
@@ -251,4 +251,4 @@ def test_refused():
     with pytest.raises(ValueError):
         sum_packed(packed, (2, 3), np.nan, out, xtc=False)
     with pytest.raises(TypeError):
-        sum_packed(packed, (2, 3), 1.0, out, xtc=False, kept=kept.astype(np.int8))
+        sum_packed(packed, (2, 3), 1.0, out, xtc=False, neighbours=kept.astype(np.int8))

@@ -8,11 +8,11 @@ import pytest
 import mdio
 from mdio.core.boxes import vectors_from_boxes
 from mdio.core.errors import MdioError, SourceError
-from mdio.layouts.foreign import packed
+from mdio.layouts.foreign import compressed
 
 
 def by_zstd(path, mode):
-    zstd = packed._zstd() or pytest.importorskip("backports.zstd")
+    zstd = compressed._zstd() or pytest.importorskip("backports.zstd")
     return zstd.open(path, mode, options={zstd.CompressionParameter.checksum_flag: 1})
 
 
@@ -111,6 +111,6 @@ def test_packed_dumps_that_are_damaged(tmp_path, suffix, opened):
 def test_zstandard_that_is_not_there_is_named(tmp_path, monkeypatch):
     path = tmp_path / "a.lammpstrj.zst"
     write(path, CELLS["orthogonal"], ["x", "y", "z"], by_zstd)
-    monkeypatch.setattr(packed, "_zstd", lambda: None)
+    monkeypatch.setattr(compressed, "_zstd", lambda: None)
     with pytest.raises(SourceError, match="pip install backports"):
         _ = mdio.open(path).info

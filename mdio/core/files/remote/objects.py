@@ -36,6 +36,7 @@ Result = TypeVar("Result")
 
 NO_BUCKET = "there is no such bucket; see its name, region and endpoint"
 NO_RANGES = "the server gives no ranges of bytes; use one that does, or copy the file here"
+# Texts of a store's errors: what it does not have, what it refuses, and where the bucket is.
 NAMES_NO_BUCKET = re.compile(r"<Code>(NoSuchBucket|ContainerNotFound)</Code>")
 REFUSED = re.compile(
     r"\b40[13] (Forbidden|Unauthorized)|InvalidAccessKeyId|SignatureDoesNotMatch|UserNotFound"
@@ -105,8 +106,8 @@ def translated_errors(path: Path) -> Iterator[None]:
         if isinstance(error, kinds) or REFUSED.search(text):
             region = REGION.search(text)
             hint = f" (it is in {region[1]})" if region else ""
-            text_refused = f"the store refuses it; see credentials, region{hint} and endpoint"
-            raise PermissionError(13, text_refused, str(path)) from None
+            refusal = f"the store refuses it; see credentials, region{hint} and endpoint"
+            raise PermissionError(13, refusal, str(path)) from None
         if "Range request not supported" in text:
             raise PermissionError(13, NO_RANGES, str(path)) from None
         if isinstance(error, FileNotFoundError):
@@ -147,7 +148,7 @@ LARGE_NBYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class ObjectState:
     """Size, tag and time of an object, which differ once it is replaced."""
 
     nbytes: int
@@ -155,7 +156,7 @@ class State:
     modified_ns: int
 
     @classmethod
-    def of(cls, meta: Any) -> State:
+    def of(cls, meta: Any) -> ObjectState:
         """Return the state in the metadata of an answer."""
         modified = meta["last_modified"]
         modified_ns = round(modified.timestamp() * 1e6) * 1000 if modified is not None else 0
@@ -163,13 +164,13 @@ class State:
             meta["size"], f"{meta['e_tag'] or ''} {meta['version'] or ''}".strip(), modified_ns
         )
 
-    def status(self, kind: int) -> os.stat_result:
+    def status(self, file_type: int) -> os.stat_result:
         """Return it as the status of a file; the inode stands for the ETag."""
         inode = zlib.crc32(self.tag.encode())
         seconds = self.modified_ns // 10**9
         times = {"st_mtime_ns": self.modified_ns}
         return os.stat_result(
-            (kind | 0o444, inode, 0, 1, 0, 0, self.nbytes, seconds, seconds, seconds), times
+            (file_type | 0o444, inode, 0, 1, 0, 0, self.nbytes, seconds, seconds, seconds), times
         )
 
 
@@ -177,10 +178,10 @@ class State:
 class Answer:
     """An answer of a store: the state of an object, and some of its bytes."""
 
-    state: State
+    state: ObjectState
     begin: int
     data: bytes | memoryview
-    at: float = field(default_factory=time.monotonic)
+    received_s: float = field(default_factory=time.monotonic)
 
 
 SMALL_NBYTES = 4 << 10
@@ -211,26 +212,26 @@ def get(path: Path, byte_range: Any) -> Answer:
 
     store, name = store_and_name(path)
 
-    def ask() -> Answer:
+    def request() -> Answer:
         answer = obstore.get(store, name, options={"range": byte_range})
         begin, end = answer.range
         data = memoryview(answer.bytes())
         if len(data) != end - begin:
             raise OSError(5, f"{len(data)} bytes came of {end - begin}", str(path))
-        return Answer(State.of(answer.meta), begin, data)
+        return Answer(ObjectState.of(answer.meta), begin, data)
 
-    return with_retries(path, ask)
+    return with_retries(path, request)
 
 
-def get_unchanged(path: Path, byte_range: tuple[int, int], state: State) -> Answer:
+def get_unchanged(path: Path, byte_range: tuple[int, int], state: ObjectState) -> Answer:
     """Fetch a range of an object that had `state`; the answer has its present state."""
     if byte_range[1] - byte_range[0] > SMALL_NBYTES:
         return get(path, byte_range)
     key = str(path), byte_range
     answer = _small_answers.get(key)
-    if answer is None or answer.state != state or answer.at < time.monotonic() - SMALL_S:
+    if answer is None or answer.state != state or answer.received_s < time.monotonic() - SMALL_S:
         answer = get(path, byte_range)
-        _put(_small_answers, key, answer, MAX_SMALL_ANSWERS)
+        _remember(_small_answers, key, answer, MAX_SMALL_ANSWERS)
     return answer
 
 
@@ -242,14 +243,14 @@ def prefetch(paths: Iterable[Path], last_nbytes: int) -> None:
     """
     with _lock:
         names = {str(path): path for path in paths}
-        new = [name for name in names if name not in _prefetched]
-        new = [name for name in new if not _has_end(_answers.get(name), last_nbytes)]
-    if not new:  # perhaps at the exit of the interpreter, when nothing can be imported
+        missing = [name for name in names if name not in _prefetched]
+        missing = [name for name in missing if not _has_end(_answers.get(name), last_nbytes)]
+    if not missing:  # perhaps at the exit of the interpreter, when nothing can be imported
         return
     from concurrent.futures import Future, ThreadPoolExecutor
 
     byte_range = {"suffix": last_nbytes} if last_nbytes else (0, HEAD_NBYTES)
-    futures: dict[str, Future[Answer]] = {name: Future() for name in new}
+    futures: dict[str, Future[Answer]] = {name: Future() for name in missing}
     with _lock:  # another thread may request the same objects
         futures = {
             name: future
@@ -259,7 +260,7 @@ def prefetch(paths: Iterable[Path], last_nbytes: int) -> None:
         while len(_prefetched) > MAX_ANSWERS:
             _prefetched.popitem(last=False)
 
-    def ask(name: str) -> None:
+    def request(name: str) -> None:
         try:
             futures[name].set_result(get(names[name], byte_range))
         except BaseException as error:
@@ -268,7 +269,7 @@ def prefetch(paths: Iterable[Path], last_nbytes: int) -> None:
     pool = ThreadPoolExecutor(MAX_PREFETCHES, "mdio prefetch")
     try:
         for name in futures:
-            pool.submit(ask, name)
+            pool.submit(request, name)
     except RuntimeError:  # the interpreter exits: nobody must wait for these
         with _lock:
             for name in futures:
@@ -286,7 +287,7 @@ def forget_prefetched(paths: Iterable[Path]) -> None:
 
 def _has_end(answer: Answer | float | None, nbytes: int) -> bool:
     """Return whether a recent answer has the last `nbytes` of an object; with 0, the first."""
-    if not isinstance(answer, Answer) or time.monotonic() - answer.at > REUSE_S / 2:
+    if not isinstance(answer, Answer) or time.monotonic() - answer.received_s > REUSE_S / 2:
         return False
     if not nbytes:
         return not answer.begin
@@ -297,7 +298,7 @@ def _has_end(answer: Answer | float | None, nbytes: int) -> bool:
 @contextmanager
 def pretend_stored(path: Path, data: bytes) -> Iterator[None]:
     """Have reads of an object in this process return `data`, as if it were already stored."""
-    _pretended[str(path)] = Answer(State(len(data), "to be sent", 0), 0, data)
+    _pretended[str(path)] = Answer(ObjectState(len(data), "to be sent", 0), 0, data)
     try:
         yield
     finally:
@@ -313,48 +314,48 @@ def find(path: Path, byte_range: Any = (0, HEAD_NBYTES)) -> Answer | None:
         return _pretended[key]
     future = _prefetched.get(key)
     if future is not None:
-        answer = None
+        prefetched = None
         try:
-            answer = future.result()
+            prefetched = future.result()
         except FileNotFoundError:
             _keep(key, time.monotonic())
         except OSError:  # it is requested again below
             pass
-        if answer is not None and len(answer.data) < LARGE_NBYTES:
-            _keep(key, answer)
+        if prefetched is not None and len(prefetched.data) < LARGE_NBYTES:
+            _keep(key, prefetched)
         with _lock:
             if _prefetched.get(key) is future:
                 del _prefetched[key]
-        if answer is not None and answer.at > time.monotonic() - PREFETCHED_S:
-            return answer
+        if prefetched is not None and prefetched.received_s > time.monotonic() - PREFETCHED_S:
+            return prefetched
     with _lock:
         entry = _answers.get(key)
-    answered = entry.at if isinstance(entry, Answer) else entry
-    if answered is not None and time.monotonic() - answered < REUSE_S:
+    received_s = entry.received_s if isinstance(entry, Answer) else entry
+    if received_s is not None and time.monotonic() - received_s < REUSE_S:
         return entry if isinstance(entry, Answer) else None
-    fetched: Answer | None
+    answer: Answer | None
     try:
-        fetched = get(path, byte_range)
+        answer = get(path, byte_range)
     except FileNotFoundError:
-        fetched = None
+        answer = None
     except PermissionError:
         raise
     except OSError:  # an empty object, or a server without ranges: request its state alone
         store, name = store_and_name(path)
         try:
             with translated_errors(path):
-                fetched = Answer(State.of(obstore.head(store, name)), 0, b"")
+                answer = Answer(ObjectState.of(obstore.head(store, name)), 0, b"")
         except FileNotFoundError:
-            fetched = None
-    _keep(key, time.monotonic() if fetched is None else fetched)
-    return fetched
+            answer = None
+    _keep(key, time.monotonic() if answer is None else answer)
+    return answer
 
 
 def _keep(key: str, answer: Answer | float) -> None:
-    _put(_answers, key, answer, MAX_ANSWERS)
+    _remember(_answers, key, answer, MAX_ANSWERS)
 
 
-def _put(cache: OrderedDict[Any, Any], key: object, entry: object, max_entries: int) -> None:
+def _remember(cache: OrderedDict[Any, Any], key: object, entry: object, max_entries: int) -> None:
     with _lock:
         cache.pop(key, None)
         cache[key] = entry
@@ -384,8 +385,8 @@ def prefetch_end(path: Path) -> None:
             keep_end(path, end)
 
 
-def known_end(path: Path, state: State) -> Answer:
-    """Return the end of an object that was prefetched; an empty answer if none was."""
+def kept_end(path: Path, state: ObjectState) -> Answer:
+    """Return the end of an object that `prefetch_end` keeps; an empty answer if it keeps none."""
     end = _answers.get(f"{path}{END_SUFFIX}")
     return end if isinstance(end, Answer) and end.state == state else Answer(state, 0, b"")
 
@@ -436,16 +437,17 @@ class RemoteObject:
             raise FileNotFoundError(2, "no such object", str(path))
         self.path, self.state = path, answer.state
         self._begin, self._data = answer.begin, answer.data
-        self._end = known_end(path, self.state)
-        self._front, self._last_nbytes = 0, last_nbytes
-        """Bytes of `_data` read so far, from front to back; bytes requested at the end."""
+        self._end = kept_end(path, self.state)
+        self._last_nbytes = last_nbytes
+        self._n_read = 0
+        """Bytes at the beginning of `_data` that have been read."""
 
     @property
     def status(self) -> os.stat_result:
         """Size, time and identity, as for a file."""
         return self.state.status(stat.S_IFREG)
 
-    def held(self, offset: int, nbytes: int) -> memoryview | None:
+    def held_bytes(self, offset: int, nbytes: int) -> memoryview | None:
         """Return bytes that came with the opening request; None if they did not, or were freed."""
         data, position = memoryview(self._data), offset - self._begin
         if position < 0 or position + nbytes > len(data):
@@ -453,9 +455,9 @@ class RemoteObject:
             position = offset - end.begin
             is_here = position >= 0 and position + nbytes <= len(end.data)
             return memoryview(end.data)[position : position + nbytes] if is_here else None
-        if position <= self._front:
-            self._front = max(self._front, position + nbytes)
-            if LARGE_NBYTES < len(data) <= self._front + self._last_nbytes:
+        if position <= self._n_read:
+            self._n_read = max(self._n_read, position + nbytes)
+            if LARGE_NBYTES < len(data) <= self._n_read + self._last_nbytes:
                 self._data = b""
         return data[position : position + nbytes]
 
@@ -466,14 +468,14 @@ class RemoteObject:
         """
         size = self.state.nbytes
         nbytes = max(0, min(nbytes, size - offset))
-        if (held_bytes := self.held(offset, nbytes)) is not None or not nbytes:
-            return memoryview(b"") if held_bytes is None else held_bytes
+        if (data := self.held_bytes(offset, nbytes)) is not None or not nbytes:
+            return memoryview(b"") if data is None else data
         begin, end = offset, offset + nbytes
-        at_end = offset >= size - TAIL_NBYTES and not self._last_nbytes
-        if at_end:
-            self._end = known_end(self.path, self.state)  # another reader may have fetched it since
-            if (held_bytes := self.held(offset, nbytes)) is not None:
-                return held_bytes
+        is_at_end = offset >= size - TAIL_NBYTES and not self._last_nbytes
+        if is_at_end:
+            self._end = kept_end(self.path, self.state)  # another reader may have fetched it since
+            if (data := self.held_bytes(offset, nbytes)) is not None:
+                return data
             begin, end = max(0, size - TAIL_NBYTES), size
         answer = get_unchanged(self.path, (begin, end), self.state)
         if answer.state != self.state:
@@ -485,7 +487,7 @@ class RemoteObject:
                 "are stored now; open it again",
                 str(self.path),
             )
-        if at_end:
+        if is_at_end:
             self._end = answer
             keep_end(self.path, answer)
         return memoryview(answer.data)[offset - begin : offset - begin + nbytes]
@@ -493,12 +495,12 @@ class RemoteObject:
     def read_into(self, buffers: Sequence[Any], offset: int) -> int:
         """Fill `buffers`, and return with how many bytes, 0 at the end; raises as `get` does."""
         views = [memoryview(buffer).cast("B") for buffer in buffers]
-        data, done = self.get(offset, sum(map(len, views))), 0
+        data, n_done = self.get(offset, sum(map(len, views))), 0
         for view in views:
-            part = data[done : done + len(view)]
+            part = data[n_done : n_done + len(view)]
             view[: len(part)] = part
-            done += len(part)
-        return done
+            n_done += len(part)
+        return n_done
 
 
 BLOCK_NBYTES = 1 << 20
@@ -537,26 +539,26 @@ class ObjectFile(io.RawIOBase):
     def readinto(self, target: Any) -> int:
         """Fill `target` from the position on; return how many bytes were read."""
         view = memoryview(target).cast("B")
-        done = 0
-        while done < len(view):
+        n_done = 0
+        while n_done < len(view):
             number, begin = divmod(self._position, BLOCK_NBYTES)
-            n_wanted = min(len(view) - done, BLOCK_NBYTES - begin)
-            held_bytes = (
-                self._object.held(self._position, n_wanted) if number not in self._blocks else None
-            )
-            if held_bytes is not None:  # from the request that opened the object
-                n_read = n_wanted
-                view[done : done + n_read] = held_bytes
-            elif not begin and len(view) - done > BLOCK_NBYTES:
-                n_read = self._object.read_into([view[done:]], self._position)
+            nbytes = min(len(view) - n_done, BLOCK_NBYTES - begin)
+            data = None
+            if number not in self._blocks:
+                data = self._object.held_bytes(self._position, nbytes)
+            if data is not None:  # from the request that opened the object
+                n_read = nbytes
+                view[n_done : n_done + n_read] = data
+            elif not begin and len(view) - n_done > BLOCK_NBYTES:
+                n_read = self._object.read_into([view[n_done:]], self._position)
             else:
-                part = self._block(number)[begin : begin + len(view) - done]
+                part = self._block(number)[begin : begin + len(view) - n_done]
                 n_read = len(part)
-                view[done : done + n_read] = part
+                view[n_done : n_done + n_read] = part
             if not n_read:
                 break
-            done, self._position = done + n_read, self._position + n_read
-        return done
+            n_done, self._position = n_done + n_read, self._position + n_read
+        return n_done
 
     def _block(self, number: int) -> bytes:
         block = self._blocks.get(number)

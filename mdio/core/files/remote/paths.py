@@ -38,19 +38,19 @@ class RemotePath(PosixPath):
         """Return size, time and identity (as the inode) of an object, or of a folder's manifest."""
         folder_first = self.suffix.lower() in (".zarr", ".zarrmd", ".segments")
         answer = None if folder_first else find(self)
-        kind = stat.S_IFREG
+        file_type = stat.S_IFREG
         if answer is None and not self.name.startswith(".") and self.name not in MANIFESTS:
-            kind = stat.S_IFDIR
+            file_type = stat.S_IFDIR
             names = sorted(
                 MANIFESTS,
                 key=lambda name: (self.suffix == ".segments") != (name == "manifest.json"),
             )
             answer = next(filter(None, (find(self / name) for name in names)), None)
         if answer is None and folder_first:
-            kind, answer = stat.S_IFREG, find(self)
+            file_type, answer = stat.S_IFREG, find(self)
         if answer is None:
             raise FileNotFoundError(2, "no such object", str(self))
-        return answer.state.status(kind)
+        return answer.state.status(file_type)
 
     lstat = stat
 

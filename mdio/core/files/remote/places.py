@@ -29,6 +29,7 @@ REDIRECT_KEY = "elsewhere"
 STAGE = "mdio-new-"
 """Prefix of the name of a stage."""
 ABOVE = ".."
+"""The folder in the redirect of a stage's manifest: the one that the stage is in."""
 KEPT_NS, SENT_NS = 0, 10**9
 """Modification times of placeholder files, which no other file has."""
 
@@ -38,21 +39,21 @@ class Redirect:
 
     def __init__(self, folder: Path, manifest: Mapping[str, Any]) -> None:
         value = manifest.get(REDIRECT_KEY)
-        entry = value if isinstance(value, dict) else {}
-        name, names = str(entry.get("folder", "")), entry.get("names")
+        redirect = value if isinstance(value, dict) else {}
+        name, names = str(redirect.get("folder", "")), redirect.get("names")
         self.folder = folder
-        self._other: Path | None = None
+        self._other_folder: Path | None = None
         if name == ABOVE and folder.name.startswith(STAGE):
-            self._other = folder.parent
+            self._other_folder = folder.parent
         elif name.startswith(STAGE) and "/" not in name:
-            self._other = folder / name
+            self._other_folder = folder / name
         self._names = frozenset(map(str, names)) if isinstance(names, list) else None
 
-    def place(self, name: str) -> Path:
+    def path_of(self, name: str) -> Path:
         """Return the present path of an object: where the manifest redirects, or its final one."""
-        if self._other is None or (self._names is not None and name not in self._names):
+        if self._other_folder is None or (self._names is not None and name not in self._names):
             return self.folder / name
-        candidate = self._other / name
+        candidate = self._other_folder / name
         if isinstance(candidate, RemotePath) and find(candidate) is None:
             return self.folder / name
         return candidate
@@ -251,8 +252,9 @@ def names_below(folder: RemotePath) -> dict[str, int]:
 
 
 MARK = "mdio-unfinished.json"
+"""The object that says which run is writing an output."""
 TOKEN = re.compile("[0-9a-f]{16}")
-OWN = re.compile(
+OWN_OBJECTS = re.compile(
     rf"({'|'.join(OWN_NAMES.values())}|{STAGE}{TOKEN.pattern}[^/]*)(/.*)?|{re.escape(MARK)}|\..*"
 )
 """Names of objects below an output of mdio's layouts; of hidden ones, all."""
@@ -274,7 +276,7 @@ def settle(goal: Path) -> None:
     """Finish an exchange that a dead run has begun; raises OSError."""
     if isinstance(goal, RemotePath) and not str(goal).lower().startswith("http"):
         place = OutputPlace(goal)
-        place.find()
+        place.list_objects()
         place.settle()
 
 
@@ -296,13 +298,13 @@ class OutputPlace:
         self._former_tag: str | None = None
         """The `current_tag` of the former output or of its manifest."""
 
-    def find(self) -> None:
-        """List the existing objects."""
+    def list_objects(self) -> None:
+        """List the objects that exist now."""
         self._existing = names_below(self.goal)
 
     def settle(self) -> None:
         """Finish an exchange that a dead run has begun."""
-        mark = self._mark()
+        mark = self._listed_mark()
         if mark.get("moving"):
             self._check_only_own()
             stage = self._stage(mark["token"])
@@ -311,7 +313,7 @@ class OutputPlace:
             except FileExistsError:  # another run has replaced the output since
                 delete([self.goal / MARK])
                 delete(self.goal / name for name in self._existing if name.startswith(stage.name))
-            self.find()
+            self.list_objects()
             self.is_published = False
 
     def prepare(self, *, replace: bool, discard: bool, resumed_token: str | None) -> bool:
@@ -322,9 +324,9 @@ class OutputPlace:
         Returns bool: whether that run is resumed.
         Raises OutputError: the existing objects must not be replaced.
         """
-        _, is_object = run_concurrently(self.find, self.goal.is_object)
+        _, is_object = run_concurrently(self.list_objects, self.goal.is_object)
         self.settle()
-        mark = self._mark()
+        mark = self._listed_mark()
         is_object = is_object and not self._manifests
         if not replace and (self._manifests or is_object):
             raise OutputError(f"{self.goal}: it exists already; choose another name or use --force")
@@ -349,10 +351,9 @@ class OutputPlace:
                 self.goal / self._manifests[0] if self._manifests else self.goal
             )
         if not resumes:
-            kept = (
-                {name for name in self._existing if STAGE not in name} if self._manifests else set()
-            )
-            delete(self.goal / name for name in _own(self._existing.keys() - (kept - {MARK})))
+            kept_names = {name for name in self._existing if STAGE not in name and self._manifests}
+            removed = self._existing.keys() - (kept_names - {MARK})
+            delete(self.goal / name for name in _own_names(removed))
         return resumes
 
     def new_names(self) -> dict[str, int]:
@@ -365,14 +366,14 @@ class OutputPlace:
         """Mark the folder as being written; raises OutputError if another run has, or wrote it."""
         if self.goal.is_object():
             raise OutputError(f"{self.goal}: an object, not a folder; remove it yourself")
-        begun = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
-        mark = {"token": self.token, "begun": begun}
+        now = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
+        mark = {"token": self.token, "begun": now}
         try:
             put(self.goal / MARK, json.dumps(mark).encode(), new=True, is_checked=True)
         except FileExistsError:
             raise self._other_run_error() from None
         if self.destination == self.goal:
-            self.find()
+            self.list_objects()
             if self._manifests:
                 delete([self.goal / MARK])
                 raise OutputError(
@@ -407,7 +408,7 @@ class OutputPlace:
         Raises OSError: an object is missing, or has another size. OutputError: since another run
         has begun to write it.
         """
-        self.find()
+        self.list_objects()
         stored = self._existing if self.destination == self.goal else names_below(self.destination)
         try:
             self._compare(stored, expected)
@@ -420,7 +421,7 @@ class OutputPlace:
     def remove(self, names: Iterable[str]) -> None:
         """Delete objects that were sent, but are not of this output; raises as `check_mark`."""
         self.check_mark()
-        delete(self.destination / name for name in _own(names))
+        delete(self.destination / name for name in _own_names(names))
 
     def _compare(self, stored: Mapping[str, int], expected: Mapping[str, int]) -> None:
         for name, nbytes in expected.items():
@@ -450,9 +451,9 @@ class OutputPlace:
         if self.destination == self.goal:
             delete([self.goal / MARK])
             return
-        self.find()
+        self.list_objects()
         is_complete = any(f"{self.destination.name}/{name}" in self._existing for name in MANIFESTS)
-        if not is_complete or self._mark().get("token") != self.token:
+        if not is_complete or self._listed_mark().get("token") != self.token:
             raise self._other_run_error()
         self._check_only_own()
         mark = {"token": self.token, "moving": True, "over": self._former_tag}
@@ -468,10 +469,10 @@ class OutputPlace:
     def withdraw(self) -> None:
         """Remove the objects that were sent, and the mark; none that are another run's by now."""
         if self.is_marked:
-            self.find()
-            is_ours = self._mark().get("token") == self.token
+            self.list_objects()
+            is_ours = self._listed_mark().get("token") == self.token
             if is_ours or self.destination != self.goal:
-                delete(self.destination / name for name in _own(self.new_names()))
+                delete(self.destination / name for name in _own_names(self.new_names()))
             if is_ours:
                 delete([self.goal / MARK])
 
@@ -485,18 +486,21 @@ class OutputPlace:
         staged = {name.removeprefix(prefix) for name in self._existing if name.startswith(prefix)}
         for name in staged & set(MANIFESTS):  # just one
             manifest, staged_text = self.goal / name, (stage / name).read_bytes()
-            kept_names, moved = set(read_redirect(staged_text)["names"]), staged - {name}
-            redirecting = with_redirect(staged_text, stage.name, moved if kept_names else None)
-            final = with_redirect(staged_text)
-            current = manifest.read_bytes()
-            if current not in (redirecting, final):
-                put(manifest, redirecting, replaces=former_tag)
+            kept_names, new_names = set(read_redirect(staged_text)["names"]), staged - {name}
+            redirecting_text = with_redirect(
+                staged_text, stage.name, new_names if kept_names else None
+            )
+            final_text = with_redirect(staged_text)
+            current_text = manifest.read_bytes()
+            if current_text not in (redirecting_text, final_text):
+                put(manifest, redirecting_text, replaces=former_tag)
             self.is_published = True
-            if current != final:
-                self._move(stage, moved, all_is_new=not kept_names)
-                put(manifest, final)
-            old = {existing for existing in self._existing if not existing.startswith(STAGE)}
-            delete(self.goal / existing for existing in old - moved - kept_names - {MARK, name})
+            if current_text != final_text:
+                self._move(stage, new_names, all_is_new=not kept_names)
+                put(manifest, final_text)
+            old_names = {key for key in self._existing if not key.startswith(STAGE)}
+            old_names -= new_names | kept_names | {MARK, name}
+            delete(self.goal / key for key in old_names)
         delete([self.goal / MARK])
         delete(stage / name for name in staged)
 
@@ -528,7 +532,8 @@ class OutputPlace:
             names = {key.partition("/")[0] for key in self._existing if not key.startswith(STAGE)}
             check_only_own(self.goal, names - {MARK})
 
-    def _mark(self) -> dict[str, Any]:
+    def _listed_mark(self) -> dict[str, Any]:
+        """Return the mark if the objects that were listed last have one; else an empty one."""
         return self._read_mark() if MARK in self._existing else {}
 
     def _read_mark(self) -> dict[str, Any]:
@@ -545,6 +550,6 @@ class OutputPlace:
         return OutputError(f"{self.goal}: another run has begun to write it meanwhile")
 
 
-def _own(names: Iterable[str]) -> list[str]:
+def _own_names(names: Iterable[str]) -> list[str]:
     """Return those of the names of objects below an output that mdio gives."""
-    return [name for name in names if OWN.fullmatch(name)]
+    return [name for name in names if OWN_OBJECTS.fullmatch(name)]

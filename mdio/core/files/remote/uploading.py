@@ -95,6 +95,7 @@ def folder_lock(folder: Path, goal: Path) -> Iterator[None]:
 
 
 STATE_FILE = "sent.json"
+"""Which files are sent, for a run that resumes this one."""
 MAX_UNSENT_NBYTES = 512 << 20
 """With more unsent bytes, a writer waits for the store."""
 
@@ -120,11 +121,13 @@ class Upload:
         self._local = self._folder / goal.name
         self._sent: dict[str, list[int]] = {}
         self._submitted: dict[str, list[int]] = {}
-        """Size and time of files that are sent, and of those that were submitted by this run."""
+        """Size and time of files that are sent, and of those that this run has begun to send."""
         # Not before the first object: until then, ranks get pickled copies of this.
         self._pool: ThreadPoolExecutor | None = None
-        self._large: BoundedSemaphore
-        self._marked: Future[None]
+        self._large_slots: BoundedSemaphore
+        """Limits how many large files are sent at the same time."""
+        self._marking: Future[None]
+        """Done when the output is marked in the store as being written."""
         self._in_flight: dict[Future[None], int] = {}
         """Transfers in flight, and their bytes."""
 
@@ -165,7 +168,7 @@ class Upload:
                     replace=force, discard=discard, resumed_token=state.get("token")
                 )
                 self._sent = dict(state["sent"]) if resumes else {}
-                self._remove_lost(self._place.new_names() if resumes else {})
+                self._remove_lost_placeholders(self._place.new_names() if resumes else {})
                 for path in [] if force else companions:
                     if path.exists():
                         raise OutputError(
@@ -177,8 +180,8 @@ class Upload:
                 yield self._local
                 is_complete = not self.early
                 if is_complete:
-                    beside = {path.name: self._folder / path.name for path in companions}
-                    self.finish(self._local, beside, check)
+                    companion_files = {path.name: self._folder / path.name for path in companions}
+                    self.finish(self._local, companion_files, check)
             except BaseException as error:
                 if self._pool is not None:
                     self._pool.shutdown(wait=True, cancel_futures=True)
@@ -206,15 +209,15 @@ class Upload:
                 raise
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    def add(self, built: Path, files: Iterable[Path]) -> None:
-        """Send finished files of the folder that is being built at `built`.
+    def add(self, folder: Path, files: Iterable[Path]) -> None:
+        """Send finished files of the output that is being built in `folder`.
 
         Raises OutputError: the store has not taken an earlier one.
         """
         with self._output_errors():
             self._begin()
             for file in files:
-                self._send(file.relative_to(built).as_posix(), file)
+                self._send(file.relative_to(folder).as_posix(), file)
             for future in [future for future in self._in_flight if future.done()]:
                 self._wait_for(future)
             while sum(self._in_flight.values()) > MAX_UNSENT_NBYTES:
@@ -227,14 +230,14 @@ class Upload:
         from concurrent.futures import Future, ThreadPoolExecutor
 
         self._pool = ThreadPoolExecutor(MAX_SMALL_SENDERS, thread_name_prefix="mdio-send")
-        self._large = BoundedSemaphore(MAX_SENDERS)
+        self._large_slots = BoundedSemaphore(MAX_SENDERS)
         if self._place.is_marked:  # by an earlier run, which this one resumes
-            self._marked = Future()
-            self._marked.set_result(None)
+            self._marking = Future()
+            self._marking.set_result(None)
             return
         self._save_state()  # before the mark, so that a killed run can be resumed
-        self._marked = self._pool.submit(self._place.mark)
-        self._in_flight[self._marked] = 0
+        self._marking = self._pool.submit(self._place.mark)
+        self._in_flight[self._marking] = 0
 
     def _wait_for(self, future: Future[None]) -> None:
         del self._in_flight[future]
@@ -245,18 +248,18 @@ class Upload:
         is_large = status.st_size > SMALL_NBYTES
         if stands_for_kept(status) or stands_for_sent(file):
             return
-        state = [status.st_size, status.st_mtime_ns]
-        if state in (self._sent.get(name), self._submitted.get(name)):
+        size_and_time = [status.st_size, status.st_mtime_ns]
+        if size_and_time in (self._sent.get(name), self._submitted.get(name)):
             return
-        self._submitted[name] = state
+        self._submitted[name] = size_and_time
 
         def send() -> None:
-            self._marked.result()
-            with self._large if is_large else nullcontext():
+            self._marking.result()
+            with self._large_slots if is_large else nullcontext():
                 if is_large:
                     self._place.check_mark()
                 put(self._place.destination / name, file)
-            self._sent[name] = state
+            self._sent[name] = size_and_time
             if self.early and is_large:
                 placeholder = self._folder / f"sent-{get_ident()}"
                 make_placeholder(placeholder, status.st_size, sent=True)
@@ -266,65 +269,67 @@ class Upload:
         self._in_flight[self._pool.submit(send)] = status.st_size
 
     def finish(
-        self, built: Path, beside: Mapping[str, Path], check: Callable[[Path], None] | None
+        self, output: Path, companions: Mapping[str, Path], check: Callable[[Path], None] | None
     ) -> None:
-        """Send the remaining files of the output at `built`, the manifest last.
+        """Send the remaining files of the output that was built at `output`, the manifest last.
 
-        `beside`: companions by name; those that do not exist are left out. `check`: called with a
-        folder in the store before readers find it.
+        `companions`: their files by name, if they exist. `check`: called with a folder in the store
+        before readers find it.
         Raises OutputError: the store does not take it.
         """
         with self._output_errors():
-            if built.is_file():
-                self._send_beside(beside)
-                self._place.put_object(built, same=self.follows)
+            if output.is_file():
+                self._send_companions(companions)
+                self._place.put_object(output, same=self.follows)
             else:
-                self._finish_folder(built, beside, check)
+                self._finish_folder(output, companions, check)
 
     def _finish_folder(
-        self, built: Path, beside: Mapping[str, Path], check: Callable[[Path], None] | None
+        self, output: Path, companions: Mapping[str, Path], check: Callable[[Path], None] | None
     ) -> None:
         self._begin()
-        self._marked.result()
+        self._marking.result()
         self._place.check_mark()  # once for all small objects, which are sent within moments
         files = {
-            path.relative_to(built).as_posix(): path
-            for path in built.rglob("*")
+            path.relative_to(output).as_posix(): path
+            for path in output.rglob("*")
             if path.is_file() and not path.name.endswith(".mdio-index")
         }
         manifest_files = [(name, files.pop(name)) for name in MANIFESTS if name in files]
         statuses = {name: file.stat() for name, file in files.items()}
         sizes = {name: status.st_size for name, status in statuses.items()}
-        kept = {name: sizes[name] for name, status in statuses.items() if stands_for_kept(status)}
-        sent = {name: size for name, size in sizes.items() if name not in kept}
-        for name in sent:
+        kept_sizes = {name: sizes[name] for name in sizes if stands_for_kept(statuses[name])}
+        sent_sizes = {name: size for name, size in sizes.items() if name not in kept_sizes}
+        for name in sent_sizes:
             self._send(name, files[name])
         for future in list(self._in_flight):
             self._wait_for(future)
         folder = self._place.destination
         manifests = {
-            name: self._place.manifest(file.read_bytes(), kept) for name, file in manifest_files
+            name: self._place.manifest(file.read_bytes(), kept_sizes)
+            for name, file in manifest_files
         }
         with ExitStack() as stack:  # readers see the output only after the check
             for name, data in manifests.items():
                 stack.enter_context(pretend_stored(folder / name, data))
             checks = [partial(check, folder)] if check is not None else []
-            rest, *_ = run_concurrently(partial(self._place.compare, sent, kept), *checks)
-        self._place.remove(rest)
+            compare = partial(self._place.compare, sent_sizes, kept_sizes)
+            other_names, *_ = run_concurrently(compare, *checks)
+        self._place.remove(other_names)
         if folder == self.goal:
-            self._send_beside(beside)
+            self._send_companions(companions)
         for name, data in manifests.items():
             self._place.put_manifest(name, data)
         if folder != self.goal:
-            self._send_beside(beside)
+            self._send_companions(companions)
         self._place.finish()
 
-    def _send_beside(self, beside: Mapping[str, Path]) -> None:
-        for name, file in beside.items():
+    def _send_companions(self, companions: Mapping[str, Path]) -> None:
+        for name, file in companions.items():
             if file.exists():
                 put(self.goal.with_name(name), file)
 
-    def _remove_lost(self, stored: Mapping[str, int]) -> None:
+    def _remove_lost_placeholders(self, stored: Mapping[str, int]) -> None:
         """Remove placeholders of sent objects that are not in the store: they are sent again."""
         for file in filter(stands_for_sent, self._folder.glob("*/**/*")):
             name = file.relative_to(self._folder).as_posix().partition("/")[2]
@@ -332,7 +337,7 @@ class Upload:
                 file.unlink()
 
     def _save_state(self) -> None:
-        """Store which files are sent, for a run that resumes this one."""
+        """Write `STATE_FILE`."""
         state = {"token": self._place.token, "sent": dict(self._sent)}
         (self._folder / STATE_FILE).write_text(json.dumps(state))
 

@@ -11,7 +11,7 @@ from numpy.testing import assert_array_equal
 import mdio
 from mdio.cli.main import main
 from mdio.core.errors import CorruptLayoutError
-from mdio.core.frames import from_json, to_json
+from mdio.core.frames import columns_from_json, columns_to_json
 
 N_FRAMES, N_ATOMS = 12, 7
 VALUES = {
@@ -118,7 +118,7 @@ def test_files_that_are_joined_or_appended(tmp_path):
     [{"dtype": "O"}, {"shape": [3]}, {"shape": [N_FRAMES, 99999]}, {"zlib": "eJw="}, {"zlib": 3}],
 )
 def test_numbers_that_are_damaged(change):
-    said = to_json({"temp0": VALUES["temp0"][0]})
+    said = columns_to_json({"temp0": VALUES["temp0"][0]})
     said["temp0"] |= change
     with pytest.raises(CorruptLayoutError, match=r"o\.zarr: its manifest has columns of frames"):
-        from_json(said, N_FRAMES, "o.zarr")
+        columns_from_json(said, N_FRAMES, "o.zarr")

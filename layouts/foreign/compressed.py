@@ -62,7 +62,7 @@ def compression_of(path: Path) -> str:
         head = first_bytes(path, 4)
     except OSError:
         return ""
-    return next((suffix for begins, suffix in FIRST_BYTES.items() if head.startswith(begins)), "")
+    return next((suffix for magic, suffix in FIRST_BYTES.items() if head.startswith(magic)), "")
 
 
 def let_mdanalysis_read(path: Path) -> None:
