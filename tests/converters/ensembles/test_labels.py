@@ -2,7 +2,6 @@
 
 import json
 
-import h5py
 import pytest
 
 import mdio
@@ -12,19 +11,14 @@ from mdio.layouts.manifest import with_checksum
 
 def rename(out, name):
     """Give the second trajectory another name in the manifest, with the right checksum."""
+    path = out / ("zarr.json" if out.suffix == ".zarr" else "ensemble.json")
+    node = json.loads(path.read_text())
     if out.suffix == ".zarr":
-        path = out / "zarr.json"
-        node = json.loads(path.read_text())
-        node["attributes"]["mdio"] = with_checksum(
-            node["attributes"]["mdio"] | {"members": ["a", name]}
-        )
-        path.write_text(json.dumps(node))
-        return
-    with h5py.File(out, "r+") as file:
-        manifest = json.loads(file["mdio/manifest"].asstr()[()])
-        text = json.dumps(with_checksum(manifest | {"members": ["a", name]})).encode()
-        del file["mdio/manifest"]
-        file.create_dataset("mdio/manifest", data=text, dtype=h5py.string_dtype(length=len(text)))
+        manifest = node["attributes"]["mdio"] | {"members": ["a", name]}
+        node["attributes"]["mdio"] = with_checksum(manifest)
+    else:
+        node = with_checksum(node | {"members": ["a", name]})
+    path.write_text(json.dumps(node))
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../a", "a/../b", "a\0b", "c", 5, None, ["a"]])
