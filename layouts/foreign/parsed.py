@@ -19,7 +19,7 @@ from mdio.core.topology import Topology
 ENDING = ".mdio-topology"
 MAGIC = b"MDIOTOP1"
 """First bytes of the file; the last character is the version of the format."""
-PARSER_CRC = struct.Struct("<I")
+PARSER_CRC_STRUCT = struct.Struct("<I")
 """Crc of the version of MDAnalysis, after the identity of the topology file. `Topology.to_bytes`
 follows."""
 
@@ -35,9 +35,9 @@ def parsed_topology(path: Path) -> Topology | None:
     """Return the stored topology of a file; None without one, or if the file has changed."""
     for stored_path, stored_identity, body in load_metadata(path, MAGIC, ENDING):
         with suppress(struct.error, CorruptLayoutError, OSError):
-            is_same_version = PARSER_CRC.unpack_from(body) == (_parser_crc(),)
+            is_same_version = PARSER_CRC_STRUCT.unpack_from(body) == (_parser_crc(),)
             if is_same_version and Identity.of(path).matches(stored_identity, stored_path):
-                return Topology.from_bytes(bytes(body[PARSER_CRC.size :]), str(stored_path))
+                return Topology.from_bytes(bytes(body[PARSER_CRC_STRUCT.size :]), str(stored_path))
     return None
 
 
@@ -56,5 +56,5 @@ def store_parsed(path: Path, identity: Identity | None, topology: Topology) -> N
     `identity`: of the file before it was parsed, since it may have been replaced meanwhile.
     """
     if identity is not None:
-        body = PARSER_CRC.pack(_parser_crc()) + topology.to_bytes()
+        body = PARSER_CRC_STRUCT.pack(_parser_crc()) + topology.to_bytes()
         save_metadata(path, identity, MAGIC, body, ENDING)

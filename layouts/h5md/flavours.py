@@ -5,10 +5,10 @@ b1a82ec1956e). It opens ``/particles/system`` (h5md.cpp, lines 507 to 512 and 57
 ``position``, ``velocity`` and ``force`` where there are any, each with ``value`` in float32 of
 shape (F, N, 3), ``step`` in int64 and ``time`` in float64 of as many frames (518 to 540;
 h5md_timedatablock.cpp, 74 to 99; h5md_datasetbase.cpp, 92 to 115). With positions there have to be
-``box/edges/value`` of shape (F, 3, 3), by number of frame those of the positions (h5md.cpp, 528 to
-531 and 762; h5md_particleblock.cpp, 115 to 122). A frame is the least step that is left in any of
-them (709 to 732), so a field that some frames lack has steps of its own. Numbers are in nm and ps
-(127 to 131), whichever units the file names. Any chunks and compression are read.
+``box/edges/value`` of shape (F, 3, 3), whose row i belongs to row i of the positions (h5md.cpp, 528
+to 531 and 762; h5md_particleblock.cpp, 115 to 122). The next frame has the smallest step not yet
+read in any of them (709 to 732), so a field that some frames lack has steps of its own. Numbers
+are in nm and ps (127 to 131), whichever units the file names. Any chunks and compression are read.
 """
 
 from __future__ import annotations

@@ -38,8 +38,8 @@ def parse_entry_info(output: str) -> Striping | None:
     if chunk is None or targets is None:
         return None
     nbytes = int(chunk[1]) * UNITS[chunk[2].lower()]
-    layout = f"--chunksize={nbytes} --numtargets={targets[1]}"
-    return Striping(nbytes, int(targets[1]), layout, None if pool is None else pool[1])
+    ctl_options = f"--chunksize={nbytes} --numtargets={targets[1]}"
+    return Striping(nbytes, int(targets[1]), ctl_options, None if pool is None else pool[1])
 
 
 def get_stripe(path: str | PathLike[str]) -> Striping | None:
@@ -59,16 +59,16 @@ def set_stripe(
     As `mdio.layouts.striping.lustre.set_stripe`. BeeGFS has no progressive layouts and no word for
     all targets. Where users may not set patterns, the record says so.
     """
-    target = Path(path)
+    output = Path(path)
     request = stripe_request(stripe_nbytes, stripe_count, progressive)
     if progressive or stripe_count == -1:
         missing = (
             "no progressive layouts" if progressive else "no word for all targets; give a number"
         )
-        current = get_stripe(target if target.exists() else target.parent)
+        current = get_stripe(output if output.exists() else output.parent)
         return stripe_record(path, request, current, f"BeeGFS has {missing}")
     targets = [] if stripe_count is None else [f"--numtargets={stripe_count}"]
-    folder = target if target.is_dir() else target.with_name(f"{target.name}.stripes")
+    folder = output if output.is_dir() else output.with_name(f"{output.name}.stripes")
     try:
         folder.mkdir(exist_ok=True)
     except OSError as error:
@@ -77,13 +77,13 @@ def set_stripe(
         )
     arguments = ("--setpattern", f"--chunksize={stripe_nbytes}", *targets, os.fspath(folder))
     _, reason = run_program("beegfs-ctl", *arguments)
-    if folder != target:
+    if folder != output:
         with contextlib.suppress(OSError):
             if reason is None:
-                (folder / target.name).touch()
-                (folder / target.name).rename(target)
+                (folder / output.name).touch()
+                (folder / output.name).rename(output)
             folder.rmdir()
-    current = get_stripe(target) if reason is None else None
+    current = get_stripe(output) if reason is None else None
     if reason is None and current is None:
         reason = "beegfs-ctl set a pattern, but does not show what it is"
     return stripe_record(path, request, current, reason)

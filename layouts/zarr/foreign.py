@@ -76,9 +76,9 @@ class ForeignTree(ForeignTrajectory):
         self, field: str, start: int, stop: int, atoms: AtomIndices | None, out: NDArray[np.float32]
     ) -> None:
         size = self._values[field].chunks[0]
-        for number in range(start // size, (stop - 1) // size + 1):
-            first, end = max(start, number * size), min(stop, (number + 1) * size)
-            rows = self._frames_of_chunks(field, number, first, end)
+        for chunk_row in range(start // size, (stop - 1) // size + 1):
+            first, end = max(start, chunk_row * size), min(stop, (chunk_row + 1) * size)
+            rows = self._frames_of_chunks(field, chunk_row, first, end)
             out[first - start : end - start] = rows if atoms is None else rows[:, atoms]
 
     def _frames_of_chunks(self, field: str, chunk_row: int, start: int, stop: int) -> NDArray[Any]:
@@ -128,10 +128,10 @@ def _check_arrays(path: Path, group: Any, store: BloscCheckingStore) -> None:
             store.watch(node)
 
 
-def _codec_names(node: Any) -> Iterator[str]:
+def _codec_names(metadata: Any) -> Iterator[str]:
     """Yield the names of all codecs in the metadata of an array, including nested ones."""
     for key in ("filters", "compressor", "codecs", "index_codecs"):
-        codecs = node.get(key) or ()
+        codecs = metadata.get(key) or ()
         for codec in (codecs,) if isinstance(codecs, dict) else codecs:
             name, options = _name_and_options(codec)
             yield name
@@ -154,7 +154,7 @@ def find_blosc_problem(data: memoryview, nbytes: int | None) -> str | None:
     """
     if len(data) < BLOSC_HEADER.size:
         return f"{len(data)} bytes, expected a header of Blosc of {BLOSC_HEADER.size} at least"
-    _, _, flags, _, n_decoded, block, n_encoded = BLOSC_HEADER.unpack_from(data)
+    _, _, flags, _, n_decoded, block_nbytes, n_encoded = BLOSC_HEADER.unpack_from(data)
     if n_encoded != len(data):
         return f"{len(data)} bytes, expected {n_encoded} by the header of Blosc"
     if nbytes is not None and n_decoded != nbytes:
@@ -162,16 +162,16 @@ def find_blosc_problem(data: memoryview, nbytes: int | None) -> str | None:
     if flags & UNCOMPRESSED_FLAG:
         n_expected = BLOSC_HEADER.size + n_decoded
         return None if n_encoded == n_expected else f"{n_encoded} bytes, expected {n_expected}"
-    if not 0 < block <= n_decoded:
-        return f"blocks of {block} bytes by the header of Blosc, expected 1 to {n_decoded}"
-    first = BLOSC_HEADER.size + 4 * -(-n_decoded // block)
-    if first > n_encoded:
-        return f"{n_encoded} bytes, expected {first} at least for the starts of Blosc's blocks"
-    starts = np.frombuffer(data[BLOSC_HEADER.size : first], "<u4")
-    if starts.min() < first or starts.max() >= n_encoded:
+    if not 0 < block_nbytes <= n_decoded:
+        return f"blocks of {block_nbytes} bytes by the header of Blosc, expected 1 to {n_decoded}"
+    data_begin = BLOSC_HEADER.size + 4 * -(-n_decoded // block_nbytes)
+    if data_begin > n_encoded:
+        return f"{n_encoded} bytes, expected {data_begin} at least for the starts of Blosc's blocks"
+    starts = np.frombuffer(data[BLOSC_HEADER.size : data_begin], "<u4")
+    if starts.min() < data_begin or starts.max() >= n_encoded:
         return (
-            f"Blosc's blocks begin at bytes {starts.min()} to {starts.max()}, expected {first} to "
-            f"{n_encoded - 1}"
+            f"Blosc's blocks begin at bytes {starts.min()} to {starts.max()}, expected "
+            f"{data_begin} to {n_encoded - 1}"
         )
     return None
 
@@ -208,43 +208,43 @@ def _describe_chunks(array: Any) -> _BloscChunks | None:
 
     Raises SourceError: other codecs come after Blosc, so that its chunks cannot be checked.
     """
-    node = array.metadata.to_dict()
-    if node["zarr_format"] == 2:
-        pipeline = [*(node.get("filters") or ()), node.get("compressor")]
+    metadata = array.metadata.to_dict()
+    if metadata["zarr_format"] == 2:
+        pipeline = [*(metadata.get("filters") or ()), metadata.get("compressor")]
         codecs = [_name_and_options(codec) for codec in pipeline if codec]
     else:
-        codecs = [_name_and_options(codec) for codec in node["codecs"]]
-    codecs_behind: list[str] = []
+        codecs = [_name_and_options(codec) for codec in metadata["codecs"]]
+    other_codecs: list[str] = []
     before, shape = [], tuple(array.chunks)
     index = None
     names = [name for name, _ in codecs]
     if SHARDING in names:
         shard_codec = names.index(SHARDING)
         options = codecs[shard_codec][1]
-        before, codecs_behind = names[:shard_codec], names[shard_codec + 1 :]
+        before, other_codecs = names[:shard_codec], names[shard_codec + 1 :]
         index_names = [_name_and_options(codec)[0] for codec in options["index_codecs"]]
         if not INDEX_NBYTES.keys() >= set(index_names):
             raise ValueError(f"{array.name} has shards whose indexes have the codecs {index_names}")
-        shard_size = math.prod(node["chunk_grid"]["configuration"]["chunk_shape"])
+        shard_size = math.prod(metadata["chunk_grid"]["configuration"]["chunk_shape"])
         shape = tuple(options["chunk_shape"])  # `array.chunks` is that only without other codecs
         n_chunks = shard_size // math.prod(shape)
         nbytes = 16 * n_chunks + sum(INDEX_NBYTES[name] for name in index_names)
         index = _ShardIndex(n_chunks, nbytes, options["index_location"] == "start")
         names = [name for name, _ in map(_name_and_options, options["codecs"])]
         nested = [_name_and_options(codec)[1].get("codecs", ()) for codec in options["codecs"]]
-        codecs_behind += [name for codecs in nested for name, _ in map(_name_and_options, codecs)]
-    if "blosc" not in (*names, *before, *codecs_behind):
+        other_codecs += [name for codecs in nested for name, _ in map(_name_and_options, codecs)]
+    if "blosc" not in (*names, *before, *other_codecs):
         return None
-    first = names.index("blosc") if "blosc" in names else 0
-    after = names[first + 1 :]
-    if codecs_behind or "blosc" in before or set(after) - {"crc32c"}:
-        other = [*codecs_behind, *before, *(name for name in after if name != "crc32c")][0]
+    blosc_index = names.index("blosc") if "blosc" in names else 0
+    after = names[blosc_index + 1 :]
+    if other_codecs or "blosc" in before or set(after) - {"crc32c"}:
+        unexpected = [*other_codecs, *before, *(name for name in after if name != "crc32c")][0]
         raise SourceError(
-            f"{array.name} is packed by Blosc and by the codec {other}, so that damage is not "
+            f"{array.name} is packed by Blosc and by the codec {unexpected}, so that damage is not "
             "known before decoding; expected Blosc as the last codec (or only crc32c behind it): "
             "write the tree again in this order"
         )
-    keeps_sizes = all(name in SIZE_KEEPING_CODECS for name in (*before, *names[:first]))
+    keeps_sizes = all(name in SIZE_KEEPING_CODECS for name in (*before, *names[:blosc_index]))
     nbytes_decoded = math.prod(shape) * array.dtype.itemsize if keeps_sizes else None
     return _BloscChunks(nbytes_decoded, index, CRC_NBYTES * len(after))
 
@@ -300,7 +300,9 @@ class BloscCheckingStore(WrapperStore[Store]):
                 continue
             name, end = f"{key}, chunk at byte {begin}", begin + nbytes
             if end > file_nbytes:
-                self._raise_problem(name, f"it ends at byte {end}, expected {file_nbytes} at most")
+                self._raise_if_problem(
+                    name, f"it ends at byte {end}, expected {file_nbytes} at most"
+                )
             data = await super().get(key, prototype, RangeByteRequest(begin, end))
             if data is not None:
                 self._check(name, data, chunks)
@@ -308,9 +310,9 @@ class BloscCheckingStore(WrapperStore[Store]):
     def _check(self, name: str, buffer: Buffer, chunks: _BloscChunks) -> None:
         data: Any = buffer.as_numpy_array()
         data = data[: max(0, len(data) - chunks.trailer_nbytes)]
-        self._raise_problem(name, find_blosc_problem(memoryview(data), chunks.nbytes))
+        self._raise_if_problem(name, find_blosc_problem(memoryview(data), chunks.nbytes))
 
-    def _raise_problem(self, name: str, problem: str | None) -> None:
+    def _raise_if_problem(self, name: str, problem: str | None) -> None:
         if problem is not None:
             raise CorruptLayoutError(
                 f"{self._path / name}: {problem}; the chunk is damaged, copy the tree again"

@@ -285,7 +285,7 @@ class InterleavedRepeats:
 
     def run_source(self, source: CandidateRuns, prepared: Prepared, cost: Probe) -> None:
         """Run the analysis on the source alone, once from memory and once from disk."""
-        self._step("the source as it is")
+        self._begin_stage("the source as it is")
         is_light = cost.finished and cost.t_comp_frame_s * len(self.frames) <= LIGHT_S
         self._analysis = prepared if is_light else without_computing(prepared)
         self._run(source, "warm", first=True)
@@ -299,28 +299,28 @@ class InterleavedRepeats:
         """Limit the time of all measurements, given that of one pass."""
         seconds = min(self.limits.seconds, max(MIN_TIME_S, MAX_PASSES * pass_s))
         self.limits = replace(self.limits, seconds=seconds)
-        self._step(f"{TRIALS}, for some {duration(seconds)}")
+        self._begin_stage(f"{TRIALS}, for some {duration(seconds)}")
 
-    def measure(self, entries: list[CandidateRuns]) -> None:
-        """Convert, run from memory, run from disk; add the times to `entries` and this object.
+    def measure(self, candidate_runs: list[CandidateRuns]) -> None:
+        """Convert, run from memory, run from disk; add the times to the runs and this object.
 
         Call `run_source` first.
         """
         for repeat in self._repeats(CONVERSIONS_SHARE):
-            self._step("trial conversions")
-            for entry in entries:
-                self._convert(entry, first=repeat == 0)
+            self._begin_stage("trial conversions")
+            for one_candidate in candidate_runs:
+                self._convert(one_candidate, first=repeat == 0)
         self._n_done = self.limits.max_repeats
         for repeat in self._repeats(RUNS_SHARE):
-            self._step("the analysis of each")
-            for entry in entries:
-                self._run(entry, "warm", first=repeat == 0)
+            self._begin_stage("the analysis of each")
+            for one_candidate in candidate_runs:
+                self._run(one_candidate, "warm", first=repeat == 0)
         self._n_done = 2 * self.limits.max_repeats
-        self._step("the analysis from disk")
+        self._begin_stage("the analysis from disk")
         for repeat in range(self.limits.repeats):
-            for entry in entries:
-                self._run(entry, "cold", first=repeat == 0)
-        self._pool_times(entries)
+            for one_candidate in candidate_runs:
+                self._run(one_candidate, "cold", first=repeat == 0)
+        self._pool_times(candidate_runs)
 
     def ratio(self, source: CandidateRuns) -> float | None:
         """Return t_comp/t_IO of one worker; None if reading took no time."""
@@ -328,23 +328,27 @@ class InterleavedRepeats:
         io_s = Spread.of([times["t_io_frame_s"] for times in repeats]).quartile if repeats else 0.0
         return self.comp_frame_s[1].quartile / io_s if io_s > 0 else None
 
-    def trial(self, entry: CandidateRuns, info: TrajectoryInfo, free: int) -> Trial:
+    def trial(self, one_candidate: CandidateRuns, info: TrajectoryInfo, free: int) -> Trial:
         """Return the measurements of one candidate."""
-        candidate, group = entry.candidate, entry.candidate.group
-        runs: list[SampleRun] = []
+        candidate, group = one_candidate.candidate, one_candidate.candidate.group
+        sample_runs: list[SampleRun] = []
         fixed_s = frame_s = Spread.of([0.0])
-        for (workers, cache), repeats in sorted(entry.times.items()) if not entry.problem else ():
+        for (workers, cache), repeats in (
+            sorted(one_candidate.times.items()) if not one_candidate.problem else ()
+        ):
             times = {name: Spread.of([times[name] for times in repeats]) for name in repeats[0]}
             # Start-up and computing are measured on all layouts together.
             times["t_startup_s"] = self.startup_s[workers]
             times["t_comp_frame_s"] = self.comp_frame_s[workers]
-            runs.append(SampleRun(workers, cache, len(self.frames), **times))
-        if entry.converting_s and not entry.problem:
+            sample_runs.append(SampleRun(workers, cache, len(self.frames), **times))
+        if one_candidate.converting_s and not one_candidate.problem:
             n_small, n_large = len(self.small_sample), len(self.frames)
-            small, large = entry.converting_s[n_small], entry.converting_s[n_large]
+            small, large = one_candidate.converting_s[n_small], one_candidate.converting_s[n_large]
             is_whole = n_large == info.n_frames
             fixed_s, frame_s = fit_conversion(large, small, n_large, n_small, is_whole)
-        frame_nbytes = info.nbytes / info.n_frames if candidate.to is None else entry.nbytes_frame
+        frame_nbytes = (
+            info.nbytes / info.n_frames if candidate.to is None else one_candidate.nbytes_frame
+        )
         n_group = info.n_atoms if group is None else len(group.indices)
         read_nbytes = frame_nbytes
         if group is not None:  # positions alone, in as few bytes as those of all atoms
@@ -364,9 +368,9 @@ class InterleavedRepeats:
             convert_workers=self._n_writers(candidate),
             convert_fixed_s=fixed_s,
             convert_frame_s=frame_s,
-            runs=tuple(runs),
-            problem=entry.problem,
-            convert_cpu_share=entry.cpu_share,
+            runs=tuple(sample_runs),
+            problem=one_candidate.problem,
+            convert_cpu_share=one_candidate.cpu_share,
         )
 
     def _remaining_s(self) -> float:
@@ -380,7 +384,7 @@ class InterleavedRepeats:
                 return
             yield repeat
 
-    def _step(self, text: str) -> None:
+    def _begin_stage(self, text: str) -> None:
         if self._progress is not None:
             self._progress(text, self._n_done, 2 * self.limits.max_repeats + 1)
         self._n_done += 1
@@ -388,58 +392,68 @@ class InterleavedRepeats:
     def _n_writers(self, candidate: Candidate) -> int:
         return 1 if candidate.layout == "local-copy" else self.workers
 
-    def _convert(self, entry: CandidateRuns, first: bool) -> None:
-        candidate = entry.candidate
-        if candidate.to is None or entry.problem or entry.out is None:
+    def _convert(self, one_candidate: CandidateRuns, first: bool) -> None:
+        candidate = one_candidate.candidate
+        if candidate.to is None or one_candidate.problem or one_candidate.out is None:
             return
         if self._remaining_s() < self.limits.seconds * (-0.5 if first else 1 / 3):
             if first:
-                entry.problem = "there was no time left to try it"
+                one_candidate.problem = "there was no time left to try it"
             return
         for frames in (self.small_sample, self.frames):
             workers = self._n_writers(candidate)
-            with entry.problems_noted():
+            with one_candidate.problems_noted():
                 seconds, nbytes, cpu_s = convert_trial(
-                    candidate, self.paths, frames, entry.out, workers, self._overlap, self._top
+                    candidate,
+                    self.paths,
+                    frames,
+                    one_candidate.out,
+                    workers,
+                    self._overlap,
+                    self._top,
                 )
-                entry.converting_s.setdefault(len(frames), []).append(seconds)
-                entry.nbytes_frame = nbytes / len(frames)
-                entry.cpu_share = min(1.0, cpu_s / max(1e-9, workers * seconds))
-            if entry.problem:
+                one_candidate.converting_s.setdefault(len(frames), []).append(seconds)
+                one_candidate.nbytes_frame = nbytes / len(frames)
+                one_candidate.cpu_share = min(1.0, cpu_s / max(1e-9, workers * seconds))
+            if one_candidate.problem:
                 return
 
-    def _run(self, entry: CandidateRuns, cache: str, *, first: bool) -> None:
+    def _run(self, one_candidate: CandidateRuns, cache: str, *, first: bool) -> None:
         """Run the analysis once with each number of workers, from memory or from disk."""
         is_cold = cache == "cold"
         needed_s = COLD_REPEAT_SHARE * self.limits.seconds if is_cold and not first else 0.0
         for workers in self.worker_counts:
             is_late = self._remaining_s() < needed_s and (is_cold or not first)
-            if is_cold and not (entry.problem or is_late or self.cold_problem):
-                problems = [drop_cache(to_path(path)) for path in entry.paths]
+            if is_cold and not (one_candidate.problem or is_late or self.cold_problem):
+                problems = [drop_cache(to_path(path)) for path in one_candidate.paths]
                 self.cold_problem = next(filter(None, problems), None)
-            if entry.problem or is_late or (is_cold and self.cold_problem):
+            if one_candidate.problem or is_late or (is_cold and self.cold_problem):
                 return
-            with entry.problems_noted():
+            with one_candidate.problems_noted():
                 if first and not is_cold:  # brings the bytes into memory
-                    self._time_run(entry, self._analysis, workers)
-                times = self._time_run(entry, self._analysis, workers)
-                entry.times.setdefault((workers, cache), []).append(times)
+                    self._time_run(one_candidate, self._analysis, workers)
+                times = self._time_run(one_candidate, self._analysis, workers)
+                one_candidate.times.setdefault((workers, cache), []).append(times)
 
     def _time_run(
-        self, entry: CandidateRuns, prepared: Prepared, workers: int, frames: range | None = None
+        self,
+        one_candidate: CandidateRuns,
+        prepared: Prepared,
+        workers: int,
+        frames: range | None = None,
     ) -> dict[str, float]:
         """Run the analysis over frames, by default the sample; return the times of `SampleRun`."""
-        frames = entry.frames if frames is None else frames
+        frames = one_candidate.frames if frames is None else frames
         with pool_or_serial(None, workers) as executor:
             result = analyze(
-                entry.paths if len(entry.paths) > 1 else entry.paths[0],
+                one_candidate.paths if len(one_candidate.paths) > 1 else one_candidate.paths[0],
                 kernel=PreparedKernel(prepared),
                 executor=executor,
                 start=frames.start,
                 stop=frames.stop,
                 overlap=self._overlap,
                 verify=self._verify,
-                top=self._top if entry.candidate.to is None else None,
+                top=self._top if one_candidate.candidate.to is None else None,
             )
         names = ("t_open_s", "t_io_s", "t_comp_s", "t_block_s")
         open_s, io_s, comp_s, blocks_s = (
@@ -454,13 +468,13 @@ class InterleavedRepeats:
             "t_rest_frame_s": max(0.0, blocks_s - io_s - comp_s - open_s) / result.n_frames,
         }
 
-    def _pool_times(self, entries: list[CandidateRuns]) -> None:
+    def _pool_times(self, candidate_runs: list[CandidateRuns]) -> None:
         """Pool times that all layouts share: start-up and, if all of them compute, computing."""
         pooled: dict[str, dict[int, Spread]] = {}
         for name in ("t_startup_s", "t_comp_frame_s"):
             values: dict[int, list[float]] = {workers: [] for workers in self.worker_counts}
-            for entry in entries:
-                for (workers, _), repeats in entry.times.items():
+            for one_candidate in candidate_runs:
+                for (workers, _), repeats in one_candidate.times.items():
                     values[workers] += [times[name] for times in repeats]
             pooled[name] = {workers: Spread.of(times) for workers, times in values.items()}
         self.startup_s = pooled["t_startup_s"]
@@ -515,7 +529,7 @@ SPEED_TEST_NBYTES = 4 << 20
 """Decoded bytes that are read to choose the length of the sample."""
 SMALL_SAMPLE_FRAMES = 16
 """Frames of the sample if the disk is too full for trial conversions."""
-MAX_COPIES = 12
+MAX_TRIAL_OUTPUTS = 12
 """Most trial conversions in the target folder at a time, groups and retries included."""
 
 
@@ -596,16 +610,16 @@ def measure(
             "source as it is could be measured"
         )
         frames = range(min(info.n_frames, SMALL_SAMPLE_FRAMES))
-    runs = InterleavedRepeats(
+    repeats = InterleavedRepeats(
         paths, frames, ranks, limits, progress, overlap, verify, atom_count_top
     )
-    models = {**MODELLED_LAYOUTS, "segments": "segments", "chain": "segments"}
-    as_is = Candidate("as-is", "as-is", models.get(info.layout, "xtc-shared"))
+    modelled_layouts = {**MODELLED_LAYOUTS, "segments": "segments", "chain": "segments"}
+    as_is = Candidate("as-is", "as-is", modelled_layouts.get(info.layout, "xtc-shared"))
     source = CandidateRuns(as_is, paths, frames)
-    runs.run_source(source, prepared, cost)
+    repeats.run_source(source, prepared, cost)
     files = [to_path(path) for path in paths]
     source_bandwidths = (
-        *bandwidths(files, sorted({1, 2, *runs.worker_counts, SHARED_STORAGE_READERS})),
+        *bandwidths(files, sorted({1, 2, *repeats.worker_counts, SHARED_STORAGE_READERS})),
         *shared_bandwidths,
     )
     options = {}
@@ -645,11 +659,11 @@ def measure(
             target_file_system=file_system_type(folder),
             target_stripe=getattr(get_stripe(folder), "layout", None),
             target_free_nbytes=free,
-            cold_problem=runs.cold_problem,
+            cold_problem=repeats.cold_problem,
             parallel_hdf5=_parallel_hdf5(),
         ),
-        ratio_comp_io=runs.ratio(source),
-        trials=(runs.trial(source, info, free),),
+        ratio_comp_io=repeats.ratio(source),
+        trials=(repeats.trial(source, info, free),),
         bandwidths=source_bandwidths,
         notes=tuple(notes),
         seconds=time.monotonic() - started_at,
@@ -663,8 +677,8 @@ def measure(
                 "enough, and nothing else was tried (--passes says how many there will be)"
             )
             return replace(measurements, notes=(*notes, note))
-        runs.limit_time(total.run.t_total_s)
-    entries = [source]
+        repeats.limit_time(total.run.t_total_s)
+    candidate_runs = [source]
     with ExitStack() as stack:
         candidate_folders = [(candidate, folder) for candidate in trial_candidates]
         is_native_file = info.layout == container
@@ -678,15 +692,19 @@ def measure(
         folders = {parent: stack.enter_context(scratch(parent)) for parent in parents}
         for number, (candidate, parent) in enumerate(candidate_folders):
             out = folders[parent] / f"{number}.{candidate.to}"
-            entries.append(CandidateRuns(candidate, [str(out)], range(len(frames)), out))
-        runs.measure(entries)
+            candidate_runs.append(CandidateRuns(candidate, [str(out)], range(len(frames)), out))
+        repeats.measure(candidate_runs)
     return replace(
         measurements,
-        host=replace(measurements.host, cold_problem=runs.cold_problem),
-        ratio_comp_io=runs.ratio(source),
+        host=replace(measurements.host, cold_problem=repeats.cold_problem),
+        ratio_comp_io=repeats.ratio(source),
         trials=tuple(
-            runs.trial(entry, info, local_free if entry.candidate.layout == "local-copy" else free)
-            for entry in entries
+            repeats.trial(
+                one_candidate,
+                info,
+                local_free if one_candidate.candidate.layout == "local-copy" else free,
+            )
+            for one_candidate in candidate_runs
         ),
         seconds=time.monotonic() - started_at,
         local=None if local_folder is None else local_disk(Path(local_folder)),
@@ -715,7 +733,7 @@ def _sample(layout: Layout, free: int, limits: Limits) -> range:
 
 def _n_fitting(info: TrajectoryInfo, free: int) -> int:
     """Return how many frames half of the `free` bytes hold as often as trials write them."""
-    return free // 2 // (MAX_COPIES * info.frame_nbytes)
+    return free // 2 // (MAX_TRIAL_OUTPUTS * info.frame_nbytes)
 
 
 def _parallel_hdf5() -> bool:

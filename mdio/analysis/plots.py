@@ -117,7 +117,7 @@ def bars(
     names: Sequence[str],
     parts: Mapping[str, tuple[Sequence[float], str]],
     title: str,
-    axis: str = "time",
+    axis_name: str = "time",
     errors: Any = None,
 ) -> str:
     """Draw a bar for each name, stacked from `parts`: the seconds of each name, and a colour.
@@ -136,7 +136,7 @@ def bars(
             )
         name_rows(axes, names)
         axes.set_xlim(left=0)
-        time_axis(axes.xaxis, axis)
+        time_axis(axes.xaxis, axis_name)
         fig.suptitle(title, fontsize=10)
         fig.legend(loc="outside lower center", ncols=4)
         return figure_svg(fig, f"{title}: {', '.join(parts)}")
@@ -145,8 +145,8 @@ def bars(
 def over_ranks(
     lines: Mapping[str, Sequence[tuple[int, float, float, float]]],
     title: str,
-    axis: str,
-    ranks: str = "workers",
+    axis_name: str,
+    x_label: str = "workers",
     *,
     in_seconds: bool = False,
     ranks_asked: int | None = None,
@@ -168,22 +168,22 @@ def over_ranks(
             axes.plot(own_counts, values, markersize=4, linewidth=1, label=name, **style)
         if in_seconds:
             axes.set(yscale="log")
-            time_axis(axes.yaxis, axis)
+            time_axis(axes.yaxis, axis_name)
         else:
-            axes.set(ylabel=axis, ylim=(0, None))
+            axes.set(ylabel=axis_name, ylim=(0, None))
         axes.set_xscale("log", base=2)
         ticks = counts[:: -max(1, -(-len(counts) // MAX_TICKS))]
         axes.set_xticks(ticks, [f"{count:,}" for count in ticks])
         axes.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
         if ranks_asked is not None:
             axes.axvline(ranks_asked, color="black", linewidth=0.8, linestyle=":")
-        axes.set_xlabel(ranks)
+        axes.set_xlabel(x_label)
         axes.set_title(title)
         fig.legend(loc="outside lower center", ncols=3)
         return figure_svg(fig, title)
 
 
-def spreads(groups: Mapping[str, Sequence[float]], title: str) -> str:
+def t_comm_distributions(groups: Mapping[str, Sequence[float]], title: str) -> str:
     """Draw all t_comm of each group, with the outline of their distribution if there are enough."""
     with figure(1.3 + 0.6 * len(groups)) as (fig, axes):
         for row, values in enumerate(groups.values()):
@@ -246,17 +246,17 @@ def draw(result: Any, ax: Axes) -> None:
     for number, run in enumerate(result.runs):
         style: dict[str, Any] = {"color": f"C{number}"} if one_name_each else {}
         first_lines.append(len(ax.lines))
-        for chain in _split_at_falls(x[run], run.start):
-            chain_x, chain_rows = x[chain], rows[chain]
+        for rising in _split_at_falls(x[run], run.start):
+            rising_x, rising_rows = x[rising], rows[rising]
             if result.per_frame:
-                chain_x, chain_rows = _break_at_gaps(chain_x, chain_rows)
-            if result.has_residues and result.label is None and (np.diff(chain_x) == 0).any():
-                _draw_atoms(chain_x, chain_rows, ax)
+                rising_x, rising_rows = _break_at_gaps(rising_x, rising_rows)
+            if result.has_residues and result.label is None and (np.diff(rising_x) == 0).any():
+                _draw_atoms(rising_x, rising_rows, ax)
             elif has_many_columns and result.label is None:
-                _draw_spread(chain_x, chain_rows, ax)
+                _draw_spread(rising_x, rising_rows, ax)
             else:
-                marker = "." if len(chain_x) == 1 else None  # a line of one point is not seen
-                ax.plot(chain_x, chain_rows, linewidth=1, marker=marker, **style)
+                marker = "." if len(rising_x) == 1 else None  # a line of one point is not seen
+                ax.plot(rising_x, rising_rows, linewidth=1, marker=marker, **style)
     names = list(result.labels) if len(result.labels) == rows.shape[1] else []
     lines: Sequence[Any] = ax.lines
     if result.label is not None:

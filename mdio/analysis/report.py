@@ -19,7 +19,7 @@ from mdio.analysis.plots import (
     figure,
     figure_svg,
     name_rows,
-    spreads,
+    t_comm_distributions,
     time_axis,
 )
 from mdio.analysis.results import PLOT_SUFFIXES, AnalysisResult, check_output, with_field_columns
@@ -113,7 +113,7 @@ def communication(ranks: Sequence[dict[str, Any]]) -> str:
     slowest = int(np.argmax(values))
     noun = "ranks" if ranks[0]["rank"] is not None else "workers"
     name = f"most: {rank_label(ranks[slowest], slowest)}"
-    return spreads({name: values}, f"Distribution of t_comm over {noun}")
+    return t_comm_distributions({name: values}, f"Distribution of t_comm over {noun}")
 
 
 def stream(record: dict[str, Any]) -> str:

@@ -26,7 +26,7 @@ from typing import Any
 from mdio.analysis import results
 from mdio.analysis.driver import analyze
 from mdio.analysis.kernels.kernel import FORMER_NAMES, find_kernel
-from mdio.analysis.plots import over_ranks, spreads
+from mdio.analysis.plots import over_ranks, t_comm_distributions
 from mdio.analysis.report import components, save_page
 from mdio.converters.selection import open_with_topology
 from mdio.core.errors import BlockError, MissingExtraError, OutputError
@@ -391,7 +391,9 @@ def save_scaling_page(
                     components(last["run"]["ranks"], f"Each of {largest} workers"),
                     "The last repeat.",
                 ),
-                picture(spreads(t_comm, "t_comm of all ranks"), "All ranks of all repeats."),
+                picture(
+                    t_comm_distributions(t_comm, "t_comm of all ranks"), "All ranks of all repeats."
+                ),
             )
         )
     save_page(path, title, parts)

@@ -132,7 +132,8 @@ def _run_darshan(args: argparse.Namespace) -> int:
         print_json({"modules": modules, "nbytes_source": mdio_nbytes})
         return 0
     print(
-        f"{'':<8}{'opens':>9}{'reads':>11}{'read':>13}{'writes':>11}{'written':>13}{'read in':>11}"
+        f"{'':<8}{'opens':>9}{'reads':>11}{'read':>13}{'writes':>11}{'written':>13}"
+        f"{'read time':>11}"
     )
     for name, row in modules.items():
         print(
@@ -174,14 +175,14 @@ def counters(log: str, files: str = "") -> dict[str, dict[str, Any]]:
         if module not in report.modules:
             continue
         report.mod_read_all_records(module)
-        names = report.name_records
+        paths_by_id = report.name_records
         tables = report.records[module].to_df()
         counts, times = (tables[kind] for kind in ("counters", "fcounters"))
-        selected = [files in names.get(int(number), "") for number in counts["id"]]
+        selected = [files in paths_by_id.get(int(number), "") for number in counts["id"]]
         counts, times = counts[selected], times[selected]
 
-        def total(*names: str, table: Any = counts, prefix: str = prefix) -> int:
-            columns = (f"{prefix}_{name}" for name in names)
+        def total(*counter_names: str, table: Any = counts, prefix: str = prefix) -> int:
+            columns = (f"{prefix}_{name}" for name in counter_names)
             return sum(int(table[column].sum()) for column in columns if column in table)
 
         sums[module] = {

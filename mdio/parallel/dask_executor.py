@@ -199,7 +199,7 @@ class DaskExecutor(Executor):
 
         token = uuid4().hex
         # A task, not scattered data: when a worker that holds it dies, dask makes it again.
-        payload = client.submit(bytes, _pickle(func), key=f"mdio-func-{token}", pure=False)
+        pickled_func = client.submit(bytes, _pickle(func), key=f"mdio-func-{token}", pure=False)
         source = enumerate(items)
         pending: dict[Any, tuple[int, Item]] = {}
         kept_futures: dict[int, Any] = {}
@@ -215,7 +215,7 @@ class DaskExecutor(Executor):
                     if places and places[number]:
                         placement = {"workers": list(places[number]), "allow_other_workers": True}
                     future = client.submit(
-                        _call, token, payload, item, key=key, pure=False, **placement
+                        _call, token, pickled_func, item, key=key, pure=False, **placement
                     )
                     if leave is not None:
                         kept_futures[number] = future
@@ -237,7 +237,11 @@ class DaskExecutor(Executor):
                     result = _result(future, describe(item))
                     yield number, result if leave is None else (kept_futures.pop(number), result)
         finally:
-            unfinished = [*pending, *kept_futures.values(), *([payload] if leave is None else [])]
+            unfinished = [
+                *pending,
+                *kept_futures.values(),
+                *([pickled_func] if leave is None else []),
+            ]
             with contextlib.suppress(Exception):  # the scheduler may be gone, which is no news
                 client.cancel(unfinished, force=True)
 
@@ -255,7 +259,7 @@ class DaskExecutor(Executor):
         return without_workers_s
 
     def close(self) -> None:
-        """Close the local cluster if it is ours."""
+        """Close the client, and the local cluster, if they were made here."""
         if self._owns_client and self._client is not None:
             self._client.close()
             self._client = None

@@ -31,7 +31,7 @@ from mdio.layouts.foreign.text.format import (
     without_axes,
 )
 
-DUMP_NBYTES = 6
+MIN_DUMP_ATOM_NBYTES = 6
 """Least bytes of a line of an atom such as ``0 0 0``, with its end."""
 _AVOGADRO = 6.02214076e23
 _NEWTON = _AVOGADRO * 1e-13
@@ -71,7 +71,7 @@ CONVENTIONS = {
 
 
 @dataclass(slots=True)
-class Frame:
+class FrameHeader:
     """The header of a frame."""
 
     time: float | None
@@ -79,7 +79,7 @@ class Frame:
     n_atoms: int
     bounds: str
     """The words after ``BOX BOUNDS``."""
-    box: list[bytes]
+    bound_lines: list[bytes]
     columns: list[str]
 
     @property
@@ -97,9 +97,9 @@ class LAMMPS(TextFormat):
 
     def __init__(self, format_name: str, options: Mapping[str, Any]) -> None:
         super().__init__(format_name, options)
-        self._ids = SameAtoms("id")
+        self._same_ids = SameAtoms("id")
         self._has_ids: bool | None = None
-        self._units = ""
+        self._style = ""
         """Style of the last ``ITEM: UNITS``; empty without one, and for ``lj``."""
         self._has_time = False
 
@@ -115,17 +115,17 @@ class LAMMPS(TextFormat):
                     fields.add(name)
             if self._has_ids is None:
                 self._has_ids = "id" in frame.columns
-            skip_atoms(lines, frame.n_atoms, nbytes, DUMP_NBYTES)
+            skip_atoms(lines, frame.n_atoms, nbytes, MIN_DUMP_ATOM_NBYTES)
             yield FrameSpan(
                 start,
                 lines.offset,
                 frame.n_atoms,
                 frozenset(fields),
                 note_on_axes(frame.periodic, f"BOX BOUNDS {frame.bounds}"),
-                self._units,
+                self._style,
             )
 
-    def _read_header(self, lines: Lines) -> Frame:
+    def _read_header(self, lines: Lines) -> FrameHeader:
         """Read the header of a frame, up to its atoms."""
         values: dict[str, Any] = {"TIME": None}
         while True:
@@ -160,7 +160,7 @@ class LAMMPS(TextFormat):
             raise FrameError(f"{quoted(line)} at the end", at_end=True)
         if item == "ATOMS":
             raise FrameError("ITEM: ATOMS names no columns, expected such as id type x y z")
-        return Frame(
+        return FrameHeader(
             values["TIME"],
             values["TIMESTEP"],
             values["NUMBER OF ATOMS"],
@@ -173,7 +173,7 @@ class LAMMPS(TextFormat):
         """Set the style of ``ITEM: UNITS``."""
         if style not in (*STYLES, "lj"):
             raise FrameError(f"units {style!r}, expected one of {', '.join(STYLES)}, lj")
-        self._units = style if style in STYLES else ""
+        self._style = style if style in STYLES else ""
         self.names_lengths = style in STYLES
 
     def read(self, raw: bytes, n_atoms: int) -> Snapshot:
@@ -189,8 +189,8 @@ class LAMMPS(TextFormat):
         snapshot.box = without_axes(snapshot.box, frame.periodic)
         snapshot.step = frame.step
         snapshot.time = frame.time
-        if self._units:
-            self._convert(snapshot, STYLES[self._units])
+        if self._style:
+            self._convert(snapshot, STYLES[self._style])
         return snapshot
 
     def _convention(self, columns: list[str]) -> str:
@@ -205,7 +205,7 @@ class LAMMPS(TextFormat):
             f"ITEM: ATOMS {' '.join(columns)}, without x y z, xs ys zs, xu yu zu, xsu ..."
         )
 
-    def _parse_header(self, head: bytes) -> Frame:
+    def _parse_header(self, head: bytes) -> FrameHeader:
         from io import BytesIO
 
         return self._read_header(Lines(BytesIO(head)))
@@ -219,7 +219,7 @@ class LAMMPS(TextFormat):
         if not self._has_ids:
             return
         id_column = columns.index("id")
-        self._ids.check(
+        self._same_ids.check(
             np.array([row.split(None, id_column + 1)[id_column] for row in rows], np.int64)
         )
 
@@ -227,10 +227,10 @@ class LAMMPS(TextFormat):
         """Return whether a truncated last line has all that is read."""
         head, rows = _head_and_rows(raw)
         columns = self._parse_header(head).columns
-        is_read = columns[-1] == "id" or columns[-1].strip("xyz") in ("", "v", "f")
-        is_read |= columns[-1].rstrip("su") in ("x", "y", "z")
+        last_is_read = columns[-1] == "id" or columns[-1].strip("xyz") in ("", "v", "f")
+        last_is_read |= columns[-1].rstrip("su") in ("x", "y", "z")
         has_all = len(rows[-1].split()) == len(columns)
-        return has_all and (not is_read or super().is_whole_without_newline(raw))
+        return has_all and (not last_is_read or super().is_whole_without_newline(raw))
 
     def text_for_mdanalysis(self, raw: bytes) -> str:
         """Return the frame without the items that MDAnalysis does not know."""
@@ -253,7 +253,7 @@ class LAMMPS(TextFormat):
 
     def made_up(self) -> Iterator[str]:
         """Yield notes on what else is made up."""
-        if self._has_time and not self._units:
+        if self._has_time and not self._style:
             yield "the dump names no unit of its times: assumed to be ps"
         if self._has_ids is False:
             yield (
@@ -293,9 +293,9 @@ def _head_and_rows(raw: bytes) -> tuple[bytes, list[str]]:
     return raw[:begin], text_lines(raw[begin:])
 
 
-def _corner(frame: Frame) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _corner(frame: FrameHeader) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the corner of a box, its lengths, and its tilt factors xy, xz, yz."""
-    numbers = np.array([line.split() for line in frame.box], np.float64)
+    numbers = np.array([line.split() for line in frame.bound_lines], np.float64)
     tilts = numbers[:, 2] if numbers.shape[1] == 3 else np.zeros(3)
     low, high = numbers[:, 0].copy(), numbers[:, 1].copy()
     below, above = _overhang(tilts)
@@ -313,7 +313,7 @@ def _overhang(tilts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _with_bounds(
-    frame: Frame, low: np.ndarray, lengths: np.ndarray, tilts: np.ndarray, rows: list[str]
+    frame: FrameHeader, low: np.ndarray, lengths: np.ndarray, tilts: np.ndarray, rows: list[str]
 ) -> str:
     """Return a frame as MDAnalysis reads it, in a box that begins at `low`."""
     below, above = _overhang(tilts)
@@ -331,9 +331,9 @@ def _with_bounds(
 
 
 FRAME_MARK = b"timestep"
-HISTORY_NBYTES = 8
+MIN_HISTORY_ATOM_NBYTES = 8
 """Least bytes of an atom: two lines such as ``C`` and ``0 0 0``."""
-FORCE = np.float32(1e-2)
+FORCE_FACTOR = np.float32(1e-2)
 """A dalton angstrom/ps^2 in kJ/(mol angstrom)."""
 PERIODIC = {0: (False,) * 3, 1: (True,) * 3, 2: (True,) * 3, 3: (True,) * 3, 6: (True, True, False)}
 """Axes by the key of boundaries."""
@@ -350,14 +350,14 @@ class History(TextFormat):
 
     def __init__(self, format_name: str, options: Mapping[str, Any]) -> None:
         super().__init__(format_name, options)
-        self._numbers = SameAtoms("number")
+        self._same_atoms = SameAtoms("number")
 
     def spans(self, lines: Lines, nbytes: int | None) -> Iterator[FrameSpan]:
         """Yield the frames."""
         lines.next_lines(2)
         while lines.peek():
             start = lines.offset
-            n_atoms, key = _numbers(lines.next())[1:4:2]
+            n_atoms, key = _header_integers(lines.next())[1:4:2]
             has_cell = _VECTOR.fullmatch(lines.peek()) is not None
             cell = lines.next_lines(3) if has_cell else []
             if has_cell and not all(map(_VECTOR.fullmatch, cell)):
@@ -365,25 +365,26 @@ class History(TextFormat):
                     f"{quoted(cell[-1])} in place of a vector", at_end=not lines.peek()
                 )
             lines.next()
-            per_atom = 1
+            lines_per_atom = 1
             while _VECTOR.fullmatch(lines.peek()):
                 lines.next()
-                per_atom += 1
-            if not 2 <= per_atom <= 4:
+                lines_per_atom += 1
+            if not 2 <= lines_per_atom <= 4:
                 at_end = not lines.peek()
-                raise FrameError(f"{per_atom - 1} vectors of the first atom", at_end=at_end)
-            count = (n_atoms - 1) * per_atom
-            skip_atoms(lines, count, nbytes, HISTORY_NBYTES // 4, n_atoms=n_atoms)
-            fields = {"time", *("velocities", "forces")[: per_atom - 2]}
+                raise FrameError(f"{lines_per_atom - 1} vectors of the first atom", at_end=at_end)
+            count = (n_atoms - 1) * lines_per_atom
+            skip_atoms(lines, count, nbytes, MIN_HISTORY_ATOM_NBYTES // 4, n_atoms=n_atoms)
+            fields = {"time", *("velocities", "forces")[: lines_per_atom - 2]}
             notes = _notes(key, cell)
             yield FrameSpan(start, lines.offset, n_atoms, frozenset(fields), notes)
 
     def text_for_mdanalysis(self, raw: bytes) -> str:
         """Return a file of one frame, with the header of its contents.
 
-        Of atoms it has names and numbers: MDAnalysis takes three words for a vector of a cell.
+        Lines of atoms are cut to names and numbers: MDAnalysis would take three words for a vector
+        of a cell.
         """
-        _, n_atoms, _, key = _numbers(raw.split(b"\n", 1)[0])
+        _, n_atoms, _, key = _header_integers(raw.split(b"\n", 1)[0])
         n_vectors = self._n_vectors(raw)
         lines = text_lines(raw)
         n_words = 2 if self._atom_numbers(raw) else 1
@@ -406,17 +407,17 @@ class History(TextFormat):
     def read(self, raw: bytes, n_atoms: int) -> Snapshot:
         """Return a frame; atoms are in the order of their numbers."""
         line, rest = raw.split(b"\n", 1)
-        step, _, _, key = _numbers(line)
+        step, _, _, key = _header_integers(line)
         cell = rest.splitlines()[:3] if _VECTOR.fullmatch(rest.split(b"\n", 1)[0]) else []
         if numbers := self._atom_numbers(raw):
-            self._numbers.check(np.array(numbers, np.int64))
+            self._same_atoms.check(np.array(numbers, np.int64))
         snapshot = super().read(raw, n_atoms)
         if not cell or key not in PERIODIC or _is_rotated(cell):
             snapshot.box = None
         else:
             snapshot.box = without_axes(snapshot.box, PERIODIC[key])
         if snapshot.forces is not None:
-            snapshot.forces *= FORCE
+            snapshot.forces *= FORCE_FACTOR
         words = line.split()
         snapshot.step = step
         snapshot.time = float(words[6]) if len(words) > 6 else step * float(words[5])
@@ -431,7 +432,7 @@ class History(TextFormat):
         return numbers if len(numbers) == 1 or len({*numbers}) > 1 else []
 
 
-def _numbers(line: bytes) -> list[int]:
+def _header_integers(line: bytes) -> list[int]:
     """Return step, atoms, and the keys of a line ``timestep``; raises FrameError."""
     words = line.split()
     try:

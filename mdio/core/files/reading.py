@@ -372,12 +372,12 @@ HANDLES_DIVISOR = 8
 and other code has files of its own."""
 
 
-class _Closing(Protocol):
+class _Closable(Protocol):
     def close(self) -> None: ...
 
 
 Key = TypeVar("Key", bound=Hashable)
-Handle = TypeVar("Handle", bound=_Closing)
+Handle = TypeVar("Handle", bound=_Closable)
 
 
 def handles_allowed(max_open: int) -> int:

@@ -47,8 +47,8 @@ crc32c_pieces = backend.module.crc32c_pieces
 """Returns the CRC-32C of consecutive pieces, (n,) uint32, all with one call.
 
 ``crc32c_pieces(data, edges)``: `data`: any C-contiguous buffer; it begins with the first piece.
-`edges` ((n + 1,) int64): where each piece begins, and where the last one ends, counted from
-anywhere.
+`edges` ((n + 1,) int64): where each piece begins, and where the last one ends; only their
+differences count.
 """
 
 crc32c_joined = backend.module.crc32c_joined
@@ -60,7 +60,7 @@ crc32c_joined = backend.module.crc32c_joined
 read_rows = backend.module.read_rows
 """Reads neighbouring rows of an open file and compares the CRC-32C of each piece of each of them.
 
-``read_rows(fd, offset, rows, sums, piece_nbytes)``: fills `rows`, a C-contiguous buffer, from
-`offset` on; `sums` ((R, P) uint32): of each row's pieces. Returns bool: whether all was there, and
+``read_rows(fd, offset, rows, crcs, piece_nbytes)``: fills `rows`, a C-contiguous buffer, from
+`offset` on; `crcs` ((R, P) uint32): of each row's pieces. Returns bool: whether all was there, and
 as it should be.
 """
