@@ -11,6 +11,7 @@ import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -230,8 +231,14 @@ class H5MDContinuation(Continuation):
     """The continuation of an H5MD file."""
 
     def plan(self, info: TrajectoryInfo) -> LayoutPlan:
-        """Plan the same chunks; see the base class."""
+        """Plan the same chunks, shorter ones for fewer frames than one has; see the base class."""
         plan = self.plan_like_old(info)
+        plan = plan.replace(
+            arrays=tuple(
+                replace(array, chunk_frames=min(array.chunk_frames, info.n_frames))
+                for array in plan.arrays
+            )
+        )
         multiple = math.lcm(*(array.chunk_frames for array in plan.arrays))
         piece_frames = max(1, plan.piece_frames // multiple) * multiple
         plan = plan.replace(piece_frames=piece_frames, segment_frames=(), n_files=1)

@@ -725,3 +725,24 @@ def test_atoms_that_change_are_told(adk, tmp_path):
         ):
             writer.write(carbons)
     assert mdio.open(tmp_path / "a.zarr").info.n_frames == 2
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+def test_fewer_frames_stay_than_a_chunk_of_h5md_has(tmp_path, compression):
+    out = tmp_path / "a.h5md"
+    positions = np.random.default_rng(0).random((30, 100, 3), np.float32)
+    with mdio.Writer(out, compression=compression) as writer:
+        writer.write_block(positions, time=np.arange(30.0))
+    with (
+        pytest.warns(UserWarning, match="last 25 frames, from 5 ps on, are replaced"),
+        mdio.Writer(out, append=True) as writer,
+    ):
+        writer.write_block(positions[:1], time=[5.0])
+    with mdio.open(out) as layout:
+        block = layout.read(0, 6)
+    assert layout.info.n_frames == 6 and mdio.verify(out).ok
+    assert np.array_equal(block.positions, positions[[0, 1, 2, 3, 4, 0]])
+    with mdio.Writer(out, append=True) as writer:
+        writer.write_block(positions, time=10 + np.arange(30.0))
+    assert mdio.verify(out).ok
+    assert np.array_equal(mdio.open(out).read(6, 36).positions, positions)
