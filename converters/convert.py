@@ -14,8 +14,8 @@ import numpy as np
 from mdio.converters.append import prepare_append
 from mdio.converters.opening import with_own_frames
 from mdio.converters.options import (
-    APART,
     OPTIONS,
+    PARTS_AS_OBJECTS,
     ConversionOptions,
     ConvertResult,
     Progress,
@@ -319,7 +319,7 @@ def plan_conversion(
     return choose(job)
 
 
-@takes_options(*OPTIONS, objects=APART)
+@takes_options(*OPTIONS, objects=PARTS_AS_OBJECTS)
 def convert(
     source: Paths,
     out: str | PathLike[str],
@@ -385,7 +385,7 @@ def convert(
         return conversion.run(pool, force=force, resume=resume, progress=progress)
 
 
-@takes_options(*OPTIONS, objects=APART)
+@takes_options(*OPTIONS, objects=PARTS_AS_OBJECTS)
 def append(
     sources: Paths,
     out: str | PathLike[str],

@@ -16,7 +16,13 @@ from typing import Any
 
 from mdio._version import __version__
 from mdio.converters.convert import convert
-from mdio.converters.options import APART, OPTIONS, ConversionOptions, ConvertResult, Progress
+from mdio.converters.options import (
+    OPTIONS,
+    PARTS_AS_OBJECTS,
+    ConversionOptions,
+    ConvertResult,
+    Progress,
+)
 from mdio.core.errors import PlanError, SourceError
 from mdio.core.files.fingerprint import fingerprint
 from mdio.core.files.journal import MEMBERS, Journal, Record
@@ -40,7 +46,7 @@ MANY_FILES = 1000
 """Files of an output above which a note recommends a layout with fewer."""
 
 
-@takes_options(*OPTIONS, objects=APART)
+@takes_options(*OPTIONS, objects=PARTS_AS_OBJECTS)
 def convert_ensemble(
     sources: Mapping[str, Paths],
     out: AnyPath,
@@ -279,7 +285,7 @@ def _convert_each(
     return executor.from_owner(lambda: results)
 
 
-@takes_options(*OPTIONS, objects=APART)
+@takes_options(*OPTIONS, objects=PARTS_AS_OBJECTS)
 def convert_members(
     source: AnyPath,
     out: str,

@@ -13,8 +13,8 @@ from typing import Any
 from mdio.converters.append import check_continues
 from mdio.converters.convert import prepare
 from mdio.converters.options import (
-    APART,
     OPTIONS,
+    PARTS_AS_OBJECTS,
     ConversionOptions,
     ConvertResult,
     Running,
@@ -37,7 +37,7 @@ ENDLESS_FRAMES = 1 << 24
 """For how many frames the output is planned: shards are as large as they get."""
 
 
-@takes_options(*OPTIONS, objects=APART)
+@takes_options(*OPTIONS, objects=PARTS_AS_OBJECTS)
 def follow(
     source: AnyPath,
     out: AnyPath,

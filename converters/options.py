@@ -78,14 +78,14 @@ class Selection(FrameChoice):
                 f"groups are {self.groups!r}; give a dict of names and selections, such as "
                 '{"ca": "name CA"}'
             )
-        groups = {name: _plain_selection(value) for name, value in self.groups.items()}
+        groups = {name: _selection_as_array(value) for name, value in self.groups.items()}
         object.__setattr__(self, "groups", groups)
         for name in ("select", "center", "fit_select"):
-            object.__setattr__(self, name, _plain_selection(getattr(self, name)))
+            object.__setattr__(self, name, _selection_as_array(getattr(self, name)))
 
 
-def _plain_selection(value: Any) -> Any:
-    """Return a choice of atoms as an array; a text as it is, and what chooses none."""
+def _selection_as_array(value: Any) -> Any:
+    """Return a choice of atoms as an array; None, texts and mappings as they are."""
     return value if isinstance(value, str | Mapping | None) else plain_atoms(value)
 
 
@@ -127,7 +127,7 @@ class Storage(StorageOptions):
         "(default), the same selection of neighbouring atoms, time series of each atom",
         "--for",
         choices=PATTERNS,
-        own=True,
+        layout_specific=True,
     )
     stripe_nbytes: int | None = option(
         "stripe that chunks should fit, and Lustre is asked for (default: what the folder of OUT "
@@ -172,7 +172,7 @@ class Running:
         "--mpio",
         values={"independent": "--mpio", "collective": "--collective"},
         alone="mpio",
-        own=True,
+        layout_specific=True,
         follow=False,
     )
     hints: Sequence[str] = option(
@@ -201,7 +201,9 @@ class Running:
 
 
 OPTIONS = (Sources, Selection, Storage, Running)
-APART: Mapping[str, type] = MappingProxyType({"selection": Selection, "storage": Storage})
+PARTS_AS_OBJECTS: Mapping[str, type] = MappingProxyType(
+    {"selection": Selection, "storage": Storage}
+)
 """Parts that functions take as one object."""
 
 
@@ -228,7 +230,7 @@ class ConversionOptions:
     def keywords(self) -> dict[str, Any]:
         """Return the options as keyword arguments of `mdio.convert`."""
         others = (*non_defaults(self.sources), *non_defaults(self.running))
-        parts = {name: getattr(self, name) for name in APART}
+        parts = {name: getattr(self, name) for name in PARTS_AS_OBJECTS}
         parts = {name: part for name, part in parts.items() if any(non_defaults(part))}
         return {declaration.name: value for declaration, value in others} | parts
 
@@ -260,13 +262,13 @@ class ConversionOptions:
     def recipe(self) -> dict[str, Any]:
         """Return the changed options of sources, selection and storage, by name, as plain values.
 
-        The last frame is left out for a growing source.
+        For a growing source, `stop` and `expected_frames` are left out.
         """
         left_out = {declaration.name for declaration in fields(Running)} | {"verify"}
         left_out |= {"stop", "expected_frames"} if self.running.growing else set()
         changed = {declaration.name: value for declaration, value in self.changed()}
         values = {
-            name: _plain(to_path(value) if name in FILES and isinstance(value, str) else value)
+            name: _as_json(to_path(value) if name in FILES and isinstance(value, str) else value)
             for name, value in changed.items()
             if name not in left_out
         }
@@ -277,12 +279,12 @@ FILES = ("top", "fit_reference")
 """Options that are files, which a recipe finds from any folder."""
 
 
-def _plain(value: Any) -> Any:
-    """Return the value of an option as JSON holds it; the inverse is `_from_plain`."""
+def _as_json(value: Any) -> Any:
+    """Return the value of an option as JSON holds it; the inverse is `_from_json`."""
     if isinstance(value, Mapping):
-        return {name: _plain(item) for name, item in value.items()}
+        return {name: _as_json(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [_as_json(item) for item in value]
     if isinstance(value, np.ndarray):
         return {"runs": runs_from_indices(value)}
     if isinstance(value, np.generic):
@@ -321,15 +323,15 @@ def read_recipe(path: str | PathLike[str]) -> dict[str, Any]:
         raise PlanError(
             f"{path}: its recipe has {name!r}, which this version of mdio does not have"
         )
-    return {name: _from_plain(value) for name, value in recipe.items()}
+    return {name: _from_json(value) for name, value in recipe.items()}
 
 
-def _from_plain(value: Any) -> Any:
+def _from_json(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     if value.keys() == {"runs"} and isinstance(value["runs"], list):  # and no group of that name
         return indices_from_runs(value["runs"])
-    return {name: _from_plain(item) for name, item in value.items()}
+    return {name: _from_json(item) for name, item in value.items()}
 
 
 def check_flavour(options: ConversionOptions, layout: str) -> None:

@@ -33,7 +33,7 @@ from mdio.layouts.cut_molecules import CutMolecules
 from mdio.layouts.manifest import runs_from_indices, treatment
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.registry import open_layout
-from mdio.layouts.views.options import FITS, NEED_BONDS
+from mdio.layouts.views.options import NEED_BONDS, NEED_BONDS_EXAMPLES, ROT_TRANS, TRANSLATION
 from mdio.layouts.views.view import FrameNumbers
 from mdio.parallel.executors import Executor
 
@@ -80,7 +80,7 @@ class Steps:
     """Molecules that are brought together."""
     centre_atoms: NDArray[np.int64] | None = None
     """Atoms whose centre goes to the centre of the box."""
-    molecules: Molecules | None = None
+    wrapped: Molecules | None = None
     """Molecules that are put into the box."""
     unwraps: bool = False
     fit: Fit | None = None
@@ -106,8 +106,8 @@ class Steps:
             kernels.gather(positions, box, *self.cluster)
         if self.centre_atoms is not None:
             kernels.centre(positions, box, self.centre_atoms)
-        if self.molecules is not None:
-            kernels.put_in_cell(positions, box, *self.molecules)
+        if self.wrapped is not None:
+            kernels.put_in_cell(positions, box, *self.wrapped)
         if self.fit is not None:
             self.fit.apply(block)
 
@@ -117,14 +117,14 @@ def plan_steps(
     atoms: AtomIndices | None,
     pbc: str | None,
     center: str | None,
-    universe: Callable[[], Any],
+    load_universe: Callable[[], Any],
     topology_name: Any,
     fit: Fit | None = None,
     selection_notes: Sequence[str] = (),
 ) -> Steps:
     """Return the steps for some atoms of a source.
 
-    `universe()`: returns the Universe of the topology. `topology_name`: its name for messages.
+    `load_universe()`: returns the Universe of the topology. `topology_name`: its name for messages.
     `fit`: with the source's numbers of atoms. `selection_notes`: on the atoms that it has.
     Raises PlanError: the topology has no bonds, or the selection is wrong.
     """
@@ -135,7 +135,7 @@ def plan_steps(
         is_read[atoms] = True
     centre_atoms, all_selection_notes = None, list(selection_notes)
     if center is not None:
-        centre_atoms = _select(universe, n_atoms, center, "--center", all_selection_notes)
+        centre_atoms = _select(load_universe, n_atoms, center, "--center", all_selection_notes)
         is_read[centre_atoms] = True
     if fit is not None:
         is_read[fit.atoms] = True
@@ -145,10 +145,10 @@ def plan_steps(
             "--pbc cluster brings the molecules of a selection together; name it with --center "
             "SEL, or keep nothing else with --select SEL"
         )
-    cluster = bonds = molecules = None
+    cluster = bonds = wrapped = None
     notes = []
     if pbc in NEED_BONDS:
-        all_atoms = universe().atoms
+        all_atoms = load_universe().atoms
         pairs = _find_bonds(all_atoms, pbc, topology_name, source.options.get("group"))
         labels, order, parents = find_molecules(pairs, n_atoms)
         is_read = np.isin(labels, labels[is_read])
@@ -165,19 +165,19 @@ def plan_steps(
             )
             notes.append(f"{plural(len(cluster[1]) - 1, 'molecule')} brought together")
         if (pbc == "mol" or centre_atoms is not None) and to_wrap.any():
-            molecules = _molecules(all_atoms, labels, order[to_wrap[order]], index_in_read)
-            notes.append(f"{len(molecules[1]) - 1:,} put into the box by their centres")
+            wrapped = _molecules(all_atoms, labels, order[to_wrap[order]], index_in_read)
+            notes.append(f"{len(wrapped[1]) - 1:,} put into the box by their centres")
     else:
         index_in_read = np.cumsum(is_read) - 1
     read_atoms = np.flatnonzero(is_read)
     n_read = len(read_atoms)
     if pbc in ("atom", "wrap"):
         edges = np.arange(n_read + 1)
-        molecules = (edges[:-1], edges, np.ones(n_read))
+        wrapped = (edges[:-1], edges, np.ones(n_read))
         notes.append(f"{plural(n_read, 'atom')} put into the box one by one")
     if centre_atoms is not None:
         notes.insert(
-            len(notes) - (molecules is not None),
+            len(notes) - (wrapped is not None),
             f"the centre of {plural(len(centre_atoms), 'atom')} moved",
         )
     if fit is not None:
@@ -196,7 +196,7 @@ def plan_steps(
         bonds=bonds,
         cluster=cluster,
         centre_atoms=None if centre_atoms is None else index_in_read[centre_atoms],
-        molecules=molecules,
+        wrapped=wrapped,
         unwraps=pbc == "nojump",
         fit=fit,
         note=", ".join(notes),
@@ -205,14 +205,14 @@ def plan_steps(
 
 
 def _select(
-    universe: Callable[[], Any], n_atoms: int, selection: str, option: str, notes: list[str]
+    load_universe: Callable[[], Any], n_atoms: int, selection: str, option: str, notes: list[str]
 ) -> NDArray[np.int64]:
     """Return the atoms of a selection; `notes` gets those on it. Raises PlanError: none."""
     indices = select_stored(Topology(n_atoms, {}), selection)  # by number, without a topology
     if indices is None:
         from mdio.layouts.foreign.universe import select_by_mdanalysis
 
-        indices = select_by_mdanalysis(universe().atoms, selection, option, notes)
+        indices = select_by_mdanalysis(load_universe().atoms, selection, option, notes)
     if not len(indices):
         raise PlanError(f"{option}: {selection!r} selects no atoms")
     return indices
@@ -237,8 +237,8 @@ def _find_bonds(
     # Virtual sites, which have no bonds, are bound to the first atom of the residue.
     sites = np.setdiff1d(np.flatnonzero(np.asarray(masses) == 0), pairs)
     residues = atoms.resindices
-    firsts = np.unique(residues, return_index=True)[1][residues[sites]]
-    return np.concatenate([pairs, np.stack([firsts, sites], axis=1)])
+    first_atoms = np.unique(residues, return_index=True)[1][residues[sites]]
+    return np.concatenate([pairs, np.stack([first_atoms, sites], axis=1)])
 
 
 def _molecules(
@@ -336,13 +336,13 @@ class TransformedLayout(Layout):
         own_options: dict[str, Any] = {"top": top, "pbc": pbc, "center": center, "steps": steps}
         own_options |= {"fit": fit, "fit_select": fit_select, "fit_reference": fit_reference}
         super().__init__(path, source=source, **own_options, **options)
-        self.source, self.pbc, self.center, self.fit = source, pbc, center, fit
+        self.source, self.pbc, self.center, self.fit_mode = source, pbc, center, fit
         self.needs_box = pbc is not None or center is not None
         self.load_universe: Callable[[], Any] | None = None
         """Returns the Universe of the topology, in place of ``top``."""
         self._crossings: _Crossings | None = None
         manifests = (file.manifest for file in source.files() if pbc is not None and steps is None)
-        if FITS[0] in (treatment(manifest, "fit") for manifest in manifests):
+        if ROT_TRANS in (treatment(manifest, "fit") for manifest in manifests):
             raise PlanError(
                 f"{self.path}: its frames were rotated by a fit when they were stored, and their "
                 f"boxes were not, which --pbc {pbc} needs; convert the source again, with both"
@@ -367,13 +367,13 @@ class TransformedLayout(Layout):
     @property
     def selections(self) -> dict[str, str | None]:
         """The selections among its options, as texts."""
-        names = ("center",) if self.fit is None else ("center", "fit_select")
+        names = ("center",) if self.fit_mode is None else ("center", "fit_select")
         return {name: self.options[name] for name in names}
 
     def is_fitted_by(self, selection: Any) -> bool:
         """Return whether frames are fitted by just these atoms."""
         text = _as_text(selection, self.source, "select")
-        return self.fit is not None and self.options["fit_select"] == text
+        return self.fit_mode is not None and self.options["fit_select"] == text
 
     def frame_data(self) -> FrameData:
         """Return the source's numbers of each frame."""
@@ -411,9 +411,9 @@ class TransformedLayout(Layout):
         topology = self.source.topology() if top is None else top
         if topology is None:
             raise PlanError(
-                f"{self.path}: --pbc {'/'.join(NEED_BONDS[:2])}, --center and --fit-select need a "
-                "topology, here too if an output was made with them; name one with -s/--top FILE "
-                "(in Python: top=)"
+                f"{self.path}: --pbc {'/'.join(NEED_BONDS_EXAMPLES)}, --center and --fit-select "
+                "need a topology, here too if an output was made with them; name one with -s/--top "
+                "FILE (in Python: top=)"
             )
         return stored_universe(topology, self.source)
 
@@ -430,44 +430,45 @@ class TransformedLayout(Layout):
 
     def _plan_steps(self, atoms: AtomIndices | None) -> Steps:
         top = self.options["top"]
-        plan = partial(
+        steps_for = partial(
             plan_steps,
             self.source,
             pbc=self.pbc,
             center=self.center,
-            universe=lambda: self.universe,
+            load_universe=lambda: self.universe,
             topology_name=self.path if top is None or isinstance(top, Topology) else top,
         )
         notes: list[str] = []
-        fit = None if self.fit is None else self._prepare_fit(plan, atoms, notes)
-        return plan(atoms, fit=fit, selection_notes=notes)
+        fit = None if self.fit_mode is None else self._prepare_fit(steps_for, atoms, notes)
+        return steps_for(atoms, fit=fit, selection_notes=notes)
 
     def _prepare_fit(
         self,
-        plan: Callable[[AtomIndices], Steps],
+        steps_for: Callable[[AtomIndices], Steps],
         atoms: AtomIndices | None,
         notes: list[str],
     ) -> Fit:
         """Return the fit.
 
-        `plan(atoms)`: returns the steps before it. `atoms`: those to return. `notes`: gets those
-        on the selection.
+        `steps_for(atoms)`: returns the steps before it. `atoms`: those to return. `notes`: gets
+        those on the selection.
         """
-        selection, rotates = self.options["fit_select"], self.fit == FITS[0]
+        selection, rotates = self.options["fit_select"], self.fit_mode == ROT_TRANS
         n_atoms = self.source.info.n_atoms
         fitted = np.arange(n_atoms, dtype=np.int64)
         if selection is not None:
             fitted = _select(lambda: self.universe, n_atoms, selection, "--fit-select", notes)
         if rotates and len(fitted) < MIN_ROTATION_ATOMS:
             raise PlanError(
-                f"{self.path}: --fit {self.fit} needs {MIN_ROTATION_ATOMS} atoms or more, and "
-                f"there are {len(fitted)}; select more with --fit-select, or take --fit {FITS[1]}"
+                f"{self.path}: --fit {self.fit_mode} needs {MIN_ROTATION_ATOMS} atoms or more, and "
+                f"there are {len(fitted)}; select more with --fit-select, or take --fit "
+                f"{TRANSLATION}"
             )
         reference_option = self.options["fit_reference"]
         if isinstance(reference_option, str):
             frame = self._reference_in(reference_option, fitted, atoms, notes)
         else:
-            frame = self._reference_at(reference_option or 0, plan(fitted))
+            frame = self._reference_at(reference_option or 0, steps_for(fitted))
         reference = frame.positions[0].astype(np.float64)
         if not np.isfinite(reference).all():
             raise PlanError(
@@ -546,14 +547,14 @@ class TransformedLayout(Layout):
         by_number = selection is None or select_stored(Topology(n_atoms, {}), selection) is not None
         if topology is None or by_number:
             return None
-        universe = partial(stored_universe, topology, layout)
-        return _select(universe, n_atoms, selection, f"{file}: --fit-select", notes)
+        load_universe = partial(stored_universe, topology, layout)
+        return _select(load_universe, n_atoms, selection, f"{file}: --fit-select", notes)
 
-    def read_with(self, steps: Steps, frame: int, atoms: AtomIndices) -> FrameBlock:
-        """Return a frame with just these steps; `atoms`: indices among those that are read."""
+    def read_with(self, steps: Steps, frame: int, atoms_in_read: AtomIndices) -> FrameBlock:
+        """Return a frame with just these steps; `atoms_in_read`: indices among atoms read."""
         block = self._transformed_frames(frame, frame + 1, steps)
         self._crossings = None  # later frames are read first
-        return block.take(atoms)
+        return block.take(atoms_in_read)
 
     def _read_into(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
@@ -706,8 +707,8 @@ def count_all_crossings(view: Any, plan: LayoutPlan, executor: Executor) -> None
         return
     n_atoms = transformed.n_read(steps)
     max_counts = max(executor.n_workers, COUNTS_NBYTES // (12 * n_atoms))
-    firsts = sorted({0, *(int(view.frames[start]) for start, _ in plan.write_tasks())})
-    runs = list(pairwise(firsts[:: -(-len(firsts) // max_counts)]))
+    first_frames = sorted({0, *(int(view.frames[start]) for start, _ in plan.write_tasks())})
+    runs = list(pairwise(first_frames[:: -(-len(first_frames) // max_counts)]))
     run_counts = executor.map(
         transformed.count_crossings, runs, describe=lambda run: f"frames {run[0]} to {run[1]}"
     )
@@ -725,7 +726,11 @@ def notes_on_steps(
 ) -> list[str]:
     """Return a plan's notes on the steps, and on passes over the source."""
     steps = transformed.prepare_steps(atoms)
-    options = {"--pbc": transformed.pbc, "--center": transformed.center, "--fit": transformed.fit}
+    options = {
+        "--pbc": transformed.pbc,
+        "--center": transformed.center,
+        "--fit": transformed.fit_mode,
+    }
     text = " ".join(f"{name} {value}" for name, value in options.items() if value is not None)
     notes = [f"{text}: {steps.note}"] if steps.note else []
     if transformed.pbc == "nojump":
@@ -751,16 +756,16 @@ def notes_on_cut(
     They are sought in the reference and in some of the `frames`, as they are before these steps.
 
     `output_atoms`: atoms of the source to return. `residues_of(atoms)`: returns the residues of
-    some of its atoms; None without a topology. `are_stored`: whether the frames are stored, so that
-    molecules are noted, too, that lack the bonds to be made whole.
+    some of its atoms; None without a topology. `are_stored`: whether the frames are stored;
+    if so, also look at all kept atoms, whose bonds may be missing.
     """
     source, steps = transformed.source, transformed.prepare_steps(output_atoms)
     if not source.info.has_box:
         return []
     manifest, notes = source.joined_layouts[0][0].manifest, list[str]()
-    was_rotated = treatment(manifest, "fit") == FITS[0]
+    was_rotated = treatment(manifest, "fit") == ROT_TRANS
     pbc = transformed.pbc or treatment(manifest, "pbc")
-    file = transformed.options["fit_reference"]
+    reference_option = transformed.options["fit_reference"]
 
     def cut_molecules(atoms: AtomIndices, **frame_options: bool) -> CutMolecules | None:
         source_atoms = atoms if steps.read_atoms is None else steps.read_atoms[atoms]
@@ -771,7 +776,8 @@ def notes_on_cut(
     ) -> None:
         """Note in which frames of a sample `atoms` are cut."""
         sample = [int(frames[number]) for number in _sample(len(frames))]
-        if sample and transformed.pbc == "nojump":  # which needs all frames before, and keeps cuts
+        # nojump needs all earlier frames, and leaves molecules as cut as they are in frame 0.
+        if sample and transformed.pbc == "nojump":
             sample = [0]
         cut_frames = []
         for frame in sample:
@@ -785,9 +791,9 @@ def notes_on_cut(
                 f"({runs_text(runs_from_indices(cut_frames), MAX_RUNS)}): {effect}; {cut.remedy}"
             )
 
-    is_whole, is_file = pbc in NEED_BONDS, isinstance(file, str)
+    is_whole, is_file = pbc in NEED_BONDS, isinstance(reference_option, str)
     if (centred := steps.centre_atoms) is not None and not is_whole:
-        steps_before = replace(steps, centre_atoms=None, molecules=None, fit=None)
+        steps_before = replace(steps, centre_atoms=None, wrapped=None, fit=None)
         if cut := cut_molecules(centred, was_rotated=was_rotated):
             effect = "that is the centre of the pieces"
             note_cut_frames(cut, centred, steps_before, "centred", effect)
@@ -796,7 +802,7 @@ def notes_on_cut(
         reference = FrameBlock.empty(1, len(fit.atoms))
         reference.positions[0], reference.box[0] = fit.reference, fit.box
         if cut is not None and len(cut.frames(reference)):
-            way_out = f"make molecules whole in {file}" if is_file else cut.remedy
+            way_out = f"make molecules whole in {reference_option}" if is_file else cut.remedy
             notes.append(
                 f"the box cuts the {plural(len(fit.atoms), 'atom')} that are fitted in the "
                 f"reference, so that all frames are laid on it wrongly; {way_out}"

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from mdio.converters.options import APART, OPTIONS, ConversionOptions, ConvertResult
+from mdio.converters.options import OPTIONS, PARTS_AS_OBJECTS, ConversionOptions, ConvertResult
 from mdio.converters.periodic import TransformedLayout
 from mdio.converters.selection import AtomChoice, atom_count, choose_atoms
 from mdio.converters.writer import Writer
@@ -48,7 +48,7 @@ ALLOWED_OPTIONS = {"top", "select", "groups", "pbc", "center", "fit", "fit_selec
 """Options, besides those of storage, that work on one frame at a time."""
 
 
-@takes_options(*OPTIONS, objects=APART)
+@takes_options(*OPTIONS, objects=PARTS_AS_OBJECTS)
 def record(
     source: str,
     out: AnyPath,

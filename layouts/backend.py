@@ -24,7 +24,7 @@ class Backend(Protocol):
     """An opened file or tree, of mdio or of another program.
 
     It may also have `units`, `encoded_chunks` and `plan_fields`, as `Layout` has, and `byte_ranges`
-    and `openings`, which also take the fields. A backend that pickles has `open_again`, which opens
+    and `openings`, which also take the fields. A backend that pickles has `reopen`, which opens
     its file in another process, and returns whether it is still the same file.
     """
 
@@ -45,12 +45,12 @@ class Backend(Protocol):
 
 
 class BackendLayout(Layout):
-    """A layout whose `_open_anew` sets `_backend`, which does the reading."""
+    """A layout whose `_open_from_scratch` sets `_backend`, which does the reading."""
 
     _backend: Backend | None = None
 
     @abstractmethod
-    def _open_anew(self) -> TrajectoryInfo:
+    def _open_from_scratch(self) -> TrajectoryInfo:
         """Open it, and set `_backend`; see `Layout._open`."""
 
     def _open(self) -> TrajectoryInfo:
@@ -65,23 +65,23 @@ class BackendLayout(Layout):
         if self._opened_state is not None:
             # Copied, since open files of the original must not be shared.
             info, backend = copy.deepcopy(self._opened_state)
-            if backend.open_again():
+            if backend.reopen():
                 self._backend = backend
                 return cast(TrajectoryInfo, info)
             backend.close()
-        return self._open_anew()
+        return self._open_from_scratch()
 
     def preopened(self) -> Layout:
         """Return a layout that pickles with the tables of an output of mdio.
 
         Otherwise all ranks of a large job would read the same few bytes.
         """
-        if self._opened_state is not None or not hasattr(self.contents, "open_again"):
+        if self._opened_state is not None or not hasattr(self.backend, "reopen"):
             return self
-        return self._with_opened_state((self.info, self.contents))
+        return self._with_opened_state((self.info, self.backend))
 
     @property
-    def contents(self) -> Backend:
+    def backend(self) -> Backend:
         """The backend, opened if need be."""
         _ = self.info
         assert self._backend is not None
@@ -90,53 +90,53 @@ class BackendLayout(Layout):
     @property
     def manifest(self) -> Mapping[str, Any] | None:
         """The manifest; None in files of other programs."""
-        return self.contents.manifest
+        return self.backend.manifest
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Notes of `Layout.notes`, and those from opening."""
-        return (*super().notes, *getattr(self.contents, "notes", ()))
+        return (*super().notes, *getattr(self.backend, "notes", ()))
 
     def _read_into(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
     ) -> None:
-        self.contents.read_into(start, stop, atoms, block)
+        self.backend.read_into(start, stop, atoms, block)
 
     def _ranges(self, start: int, stop: int, atoms: AtomIndices | None) -> Iterator[ByteRange]:
-        ranges = getattr(self.contents, "byte_ranges", None)
+        ranges = getattr(self.backend, "byte_ranges", None)
         if ranges is not None:
             yield from ranges(start, stop, atoms, self.fields)
 
     def _openings(self, runs: FrameRuns, atoms: AtomIndices | None) -> Iterator[Opening]:
-        openings = getattr(self.contents, "openings", None)
+        openings = getattr(self.backend, "openings", None)
         if openings is not None:
             yield from openings(runs, atoms, self.fields)
 
-    def _cached_group(self, atoms: AtomIndices | None) -> tuple[str, AtomIndices | None]:
+    def _group_for_cache(self, atoms: AtomIndices | None) -> tuple[str, AtomIndices | None]:
         """Return name and fields of the stored group that has `atoms`, and the group's atoms."""
-        contents: Any = self.contents
+        backend: Any = self.backend
         if self.manifest is None:
             return "", None
-        group, _ = contents.stored_group(atoms)
-        fields = [field for field in self.fields if (group, field) in contents.arrays]
-        group_atoms = None if group == contents.group else contents.groups.atoms_of(group)
+        group, _ = backend.stored_group(atoms)
+        fields = [field for field in self.fields if (group, field) in backend.arrays]
+        group_atoms = None if group == backend.group else backend.groups.atoms_of(group)
         return f"{group}: {', '.join(fields)}", group_atoms
 
     def tables(self) -> Tables:
         """Return where positions lie in a file of mdio; see `Layout.tables`."""
         from mdio.layouts.tables import Tables  # only references need it
 
-        positions = getattr(self.contents, "positions", None)
+        positions = getattr(self.backend, "positions", None)
         return super().tables() if positions is None else Tables(positions=positions)
 
     def topology(self) -> Topology | None:
         """Return the stored topology; see `Layout.topology`."""
-        topology: Topology | None = getattr(self.contents, "topology", super().topology)()
+        topology: Topology | None = getattr(self.backend, "topology", super().topology)()
         return topology
 
     def units(self) -> Iterator[Unit]:
         """Yield all units to check, also those of groups; see `Layout.units`."""
-        yield from getattr(self.contents, "units", super().units)()
+        yield from getattr(self.backend, "units", super().units)()
 
     def _close(self) -> None:
         self.__dict__.pop("_read_into", None)
@@ -147,7 +147,7 @@ class BackendLayout(Layout):
 
 def plan_fields(layout: Layout) -> dict[str, Any]:
     """Return values of `LayoutPlan` fields for an output that is cut into chunks as this one."""
-    get_fields = getattr(_contents(layout), "plan_fields", dict)
+    get_fields = getattr(_backend_of(layout), "plan_fields", dict)
     return cast(dict[str, Any], get_fields())
 
 
@@ -156,7 +156,7 @@ def read_encoded_chunks(layout: Layout, start: int, stop: int) -> list[EncodedCh
 
     Raises CorruptLayoutError: a chunk is not what was written, or has no checksum.
     """
-    read_chunks = getattr(_contents(layout), "encoded_chunks", None)
+    read_chunks = getattr(_backend_of(layout), "encoded_chunks", None)
     if read_chunks is None:
         raise CorruptLayoutError(
             f"{layout.path}: {layout.name} does not keep checksums of what it stores"
@@ -164,5 +164,5 @@ def read_encoded_chunks(layout: Layout, start: int, stop: int) -> list[EncodedCh
     return cast("list[EncodedChunk]", read_chunks(start, stop))
 
 
-def _contents(layout: Layout) -> Any:
-    return getattr(layout, "contents", layout)
+def _backend_of(layout: Layout) -> Any:
+    return getattr(layout, "backend", layout)

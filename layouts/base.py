@@ -676,7 +676,7 @@ class Layout(Closing, ABC):
         """Return a layout that pickles with what opening has read; itself if opening is quick."""
         return self
 
-    def _cached_group(self, atoms: AtomIndices | None) -> tuple[str, AtomIndices | None]:  # noqa: ARG002
+    def _group_for_cache(self, atoms: AtomIndices | None) -> tuple[str, AtomIndices | None]:  # noqa: ARG002
         """Return the name and the atoms of the group whose units the cache keeps for `atoms`.
 
         Whole frames by default: then the name is empty and the atoms are None.

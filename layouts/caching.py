@@ -65,7 +65,7 @@ def cached_reads(layout: Any, atoms: AtomIndices | None) -> UnitReads:
     """Return the reads of `atoms` of a layout through its cache."""
     _ = layout.info
     assert layout.cache is not None
-    label, group_atoms = layout._cached_group(atoms)
+    label, group_atoms = layout._group_for_cache(atoms)
     if layout._unit_reads is None:
         layout._unit_reads = {}
     reads: UnitReads | None = layout._unit_reads.get(label)
@@ -100,7 +100,7 @@ class UnitReads:
     """Reads one layout, or one stored group of it, through a cache.
 
     `layout`: open. `cache`: the node's. `label`, `atoms`: the part of the layout that units hold,
-    from `mdio.layouts.base.Layout._cached_group`.
+    from `mdio.layouts.base.Layout._group_for_cache`.
     """
 
     def __init__(self, layout: Any, cache: Cache, label: str, atoms: AtomIndices | None) -> None:

@@ -167,7 +167,7 @@ class ZarrContinuation(Continuation):
         """Link the shards, and commit their checksums; see the base class."""
         from mdio.layouts.zarr.tree import atom_arrays
 
-        plan, tree = writer.plan, cast("OwnTree", self.old.contents)
+        plan, tree = writer.plan, cast("OwnTree", self.old.backend)
         for start in range(0, self.n_reused, plan.piece_frames):
             stop = start + plan.piece_frames
             crcs = {}

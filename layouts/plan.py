@@ -253,17 +253,20 @@ class StorageOptions:
         "frames in a chunk; auto: as fits the stripes",
         "--chunk-frames N|auto",
         kind="auto",
-        own=True,
+        layout_specific=True,
     )
     chunk_atoms: int | None = option(
-        "atoms in a chunk; auto: as fits the stripes", "--chunk-atoms N|auto", kind="auto", own=True
+        "atoms in a chunk; auto: as fits the stripes",
+        "--chunk-atoms N|auto",
+        kind="auto",
+        layout_specific=True,
     )
     contiguous: bool = option(
         "h5md: each array in one piece, without chunks (--chunk-frames is then how many frames "
         "share a checksum)",
         "--contiguous",
         False,
-        own=True,
+        layout_specific=True,
     )
     flavour: str | None = option(
         "h5md: in the units and under the names that GROMACS 2026 reads",
@@ -274,9 +277,11 @@ class StorageOptions:
         "format of the segments (default: that of the source)",
         "--container",
         choices=("xtc", "trr", "dcd", "ncdf"),
-        own=True,
+        layout_specific=True,
     )
-    segments: int | None = option("number of segments", "--segments N", own=True, follow=False)
+    segments: int | None = option(
+        "number of segments", "--segments N", layout_specific=True, follow=False
+    )
     stripe_count: int | None = option(
         "stripes, -1 for all targets", "--stripe-count N", kind="int", alone="stripes"
     )

@@ -200,5 +200,5 @@ class _RecordEncoder(Encoder):
 
     frame_nbytes = None
 
-    def frames(self, block: FrameBlock, out: Bytes | None = None) -> Bytes:
+    def encode(self, block: FrameBlock, out: Bytes | None = None) -> Bytes:
         raise NotImplementedError

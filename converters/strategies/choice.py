@@ -206,7 +206,7 @@ def check_options(options: ConversionOptions, layout: str, out: Path) -> None:
     """Refuse options that the layout does not have; raises PlanError."""
     own_options = writer_class(layout).facts.own_options
     for declaration, value in options.changed():
-        if not declaration.metadata.get("own") or declaration.name in own_options:
+        if not declaration.metadata.get("layout_specific") or declaration.name in own_options:
             continue
         layouts = sorted(
             name

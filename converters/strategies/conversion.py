@@ -22,12 +22,16 @@ from mdio.converters.periodic import count_all_crossings
 from mdio.converters.strategies import resuming, write_tasks
 from mdio.converters.strategies.job import Job, check_room, file_has
 from mdio.converters.strategies.resuming import find_complete
-from mdio.converters.strategies.write_tasks import WriteTaskWorker, describe_task, spread
+from mdio.converters.strategies.write_tasks import (
+    WriteTaskWorker,
+    describe_task,
+    order_for_concurrent_files,
+)
 from mdio.core.errors import OutputError, PlanError
 from mdio.core.files.fingerprint import SourceStates
 from mdio.core.files.index import index_paths
 from mdio.core.files.journal import (
-    N_TAKEN,
+    N_REUSED_KEY,
     Journal,
     allocated_nbytes,
     stored_frames_text,
@@ -95,7 +99,9 @@ class Conversion:
         self._times: dict[int, NDArray[np.float64]] = {}
         """Times of the committed pieces, by their first frames; of copied ones, the first times."""
         self._upload = store_at(self.out).upload(
-            self.out, follows=self._replaces_source, early=self.writer.facts.writes_files_once
+            self.out,
+            follows=self._replaces_source,
+            uploads_while_writing=self.writer.facts.writes_files_once,
         )
 
     def run(
@@ -266,7 +272,7 @@ class Conversion:
         path = link_target(self.out).absolute() if store_at(self.out).has_folders else None
         if isinstance(result, str):
             paths = [] if path is None else leftovers([path])
-            if not any(dead_run for leftover in paths for dead_run in unfinished_in(leftover)):
+            if not any(run for leftover in paths for run in unfinished_in(leftover)):
                 raise OutputError(f"{self.out}: it exists already, and {result}")
             return None
         if result is not None and path is not None:
@@ -300,7 +306,7 @@ class Conversion:
             )
         )
         nbytes = self._needed_nbytes
-        if nbytes and (self._upload is None or not self._upload.early):
+        if nbytes and (self._upload is None or not self._upload.uploads_while_writing):
             check_room(self.out, nbytes - allocated_nbytes(temporary), temporary.parent)
         for path, data in new_topologies.items():
             temporary_for(temporary.with_name(path.name), temporary).write_bytes(data)
@@ -324,7 +330,7 @@ class Conversion:
             with output_errors(temporary):
                 first_record = resuming.first_record(identity, meta, self.plan)
                 if self.appended is not None:
-                    first_record[N_TAKEN] = self.n_reused
+                    first_record[N_REUSED_KEY] = self.n_reused
                 journal = Journal(temporary, first_record)
                 self._journal = stack.enter_context(journal)
             meta, self.plan = resuming.restore_plan(journal, meta, self.plan)
@@ -357,16 +363,20 @@ class Conversion:
             # The owner alone stores and commits what ranks have made.
             rank_options = {"at_own_pace": True, "owner_works": owner_works, "to_all": False}
         writer: LayoutWriter = worker.writer
-        worker.lends = executor.takes_at_once
-        worker.lags = bool(self.plan.writing.direct) and executor.shares_memory
-        pieces = spread(self._pieces(worker), writer.plan.segment_frames, executor.n_workers)
+        worker.reuses_memory = executor.takes_at_once
+        worker.overlaps_writes = bool(self.plan.writing.direct) and executor.shares_memory
+        pieces = order_for_concurrent_files(
+            self._pieces(worker), writer.plan.segment_frames, executor.n_workers
+        )
 
         def commit(record: PieceRecord) -> None:
             self._commit(writer, record, progress)
             self._record(writer, record)
 
         results = results_of(executor, worker, pieces, describe_task, **rank_options)
-        with write_tasks.CommitQueue(writer, commit, lags=worker.lags) as queue:
+        with write_tasks.CommitQueue(
+            writer, commit, overlaps_writes=worker.overlaps_writes
+        ) as queue:
             for _, (record, items) in results:
                 raise_received_signal()
                 for item in items:
@@ -378,7 +388,7 @@ class Conversion:
     def _record(self, writer: LayoutWriter, record: PieceRecord) -> None:
         """Add a stored piece to the journal, and upload it where the output goes into a store."""
         for settled, files in writer.settled(record):
-            if self._upload is not None and self._upload.early:
+            if self._upload is not None and self._upload.uploads_while_writing:
                 self._upload.add(writer.path, files)
             if self._journal is not None:
                 with output_errors(writer.path):
@@ -423,7 +433,7 @@ def read_back(path: Path, plan: LayoutPlan, check: CheckManifest | None = None) 
                 firsts = edges[np.linspace(0, len(edges) - 2, READ_BACK_CHUNKS).round().astype(int)]
                 *some, last = np.unique(firsts).tolist()
                 if store_at(path).opening_waits:
-                    _read_at_once(path, plan, [*some, plan.n_frames - 1])
+                    _read_concurrently(path, plan, [*some, plan.n_frames - 1])
                 else:
                     for frame in sorted({*some, last, plan.n_frames - 1}):
                         layout.read(frame, frame + 1)
@@ -440,7 +450,7 @@ def read_back(path: Path, plan: LayoutPlan, check: CheckManifest | None = None) 
     return nbytes
 
 
-def _read_at_once(path: Path, plan: LayoutPlan, frames: Sequence[int]) -> None:
+def _read_concurrently(path: Path, plan: LayoutPlan, frames: Sequence[int]) -> None:
     """Read frames, each with a layout of its own: stores answer late."""
 
     def read(layout: Layout, frame: int) -> None:

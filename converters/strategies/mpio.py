@@ -89,7 +89,7 @@ class MPIOConversion(Conversion):
                 "parallel HDF5 is for ranks of MPI; add --mpi, and start it with mpiexec"
             )
         writer: H5MDMPIOWriter = worker.writer
-        agreement = Agreement(ranks.comm, self._unfinished(writer.path, executor))
+        agreement = Agreement(ranks.comm, self._abort_cleanup(writer.path, executor))
         _collectively(agreement, lambda: writer.open_shared(ranks.comm))
         nbytes = 0
         failure: Exception | None = None
@@ -104,7 +104,7 @@ class MPIOConversion(Conversion):
         try:
             agreement.reach(failure)  # only all together can close the file
         except MdioError:
-            writer.leave_shared()
+            writer.close_shared_after_error()
             raise
         _collectively(agreement, writer.close_shared)
         agreement.close()
@@ -112,7 +112,7 @@ class MPIOConversion(Conversion):
             return writer.path.stat().st_size  # only HDF5 has seen the compressed bytes
         return nbytes
 
-    def _unfinished(
+    def _abort_cleanup(
         self, temporary: Path, executor: Executor
     ) -> Callable[[], tuple[list[Path], str]]:
         """Return a function that lists the temporary files to remove if the program is ended.
@@ -129,17 +129,17 @@ class MPIOConversion(Conversion):
         paths = [temporary, *topology_paths]
         paths += [journal_path(temporary), temporary.with_suffix(".lock")]
 
-        def unfinished() -> tuple[list[Path], str]:
-            dead_run = find_unfinished(temporary)
+        def paths_and_advice() -> tuple[list[Path], str]:
+            unfinished = find_unfinished(temporary)
             replaces = self.appended is None and self.job.out.exists()
-            return (paths, "") if dead_run is None else ([], dead_run.advice(replaces=replaces))
+            return (paths, "") if unfinished is None else ([], unfinished.advice(replaces=replaces))
 
-        return unfinished
+        return paths_and_advice
 
     def _rounds(
         self,
         worker: WriteTaskWorker,
-        executor: MPIExecutor,
+        ranks: MPIExecutor,
         agreement: Agreement,
         progress: Progress | None,
     ) -> int:
@@ -148,25 +148,27 @@ class MPIOConversion(Conversion):
         pieces = self._pieces(worker)
         nbytes = 0
         failure: dict[str, Any] = {}  # arguments of `Agreement.reach`
-        for first in range(0, len(pieces), executor.n_workers):
-            raise_received_signal()  # by h5py, whose objects end in callbacks of weak references
-            number = first + executor.rank
+        for first in range(0, len(pieces), ranks.n_workers):
+            # h5py frees objects in callbacks of weak references, where an exception of a signal
+            # handler is lost.
+            raise_received_signal()
+            number = first + ranks.rank
             record: PieceRecord | None = None
             items: list[EncodedChunk] = []
             if not failure and number < len(pieces):
                 try:
                     record, items = worker(pieces[number])
                 except Exception as cause:
-                    error = item_error(describe_task(pieces[number]) + executor.place, cause)
+                    error = item_error(describe_task(pieces[number]) + ranks.place, cause)
                     failure = {"error": error, "number": number}
             agreement.reach(**failure)
             try:
                 writer.store_together(items)
             except MdioError as error:
-                failure = {"error": error, "number": number, "broken": True}
+                failure = {"error": error, "number": number, "must_end_program": True}
             agreement.reach(**failure)
             # Once all ranks are here, all have written.
-            for stored in filter(None, executor.comm.gather(record) or ()):
+            for stored in filter(None, ranks.comm.gather(record) or ()):
                 try:
                     self._commit(writer, stored, progress)
                     self._record(writer, stored)
@@ -184,4 +186,4 @@ def _collectively(agreement: Agreement, call: Any) -> None:
         call()
     except MdioError as caught:
         error = caught
-    agreement.reach(error, broken=True)
+    agreement.reach(error, must_end_program=True)

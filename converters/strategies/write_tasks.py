@@ -30,7 +30,9 @@ FILES_PER_WORKER = 4
 its file to itself."""
 
 
-def spread(pieces: Sequence[Piece], segment_frames: Sequence[int], n_workers: int) -> list[Piece]:
+def order_for_concurrent_files(
+    pieces: Sequence[Piece], segment_frames: Sequence[int], n_workers: int
+) -> list[Piece]:
     """Return pieces in an order in which those made at the same time lie in different files.
 
     A process that writes to a file holds its lock in the kernel, and others that write there wait.
@@ -75,9 +77,9 @@ class WriteTaskWorker:
     that is being repaired, whose intact pieces are copied.
     """
 
-    lends = True
+    reuses_memory = True
     """Whether the result may lie in memory that the next call overwrites."""
-    lags = False
+    overlaps_writes = False
     """Whether chunks may be in flight to the disk while the next piece is read: only where one
     process does all the work, and waits (`LayoutWriter.drain`) before it commits them."""
 
@@ -137,11 +139,11 @@ class WriteTaskWorker:
                 crcs[item.key] = item.crcs
                 nbytes += item.nbytes
             batch_columns.append((columns.box.copy(), columns.time.copy(), columns.step.copy()))
-        if not self.lags:
+        if not self.overlaps_writes:
             self.writer.drain()
         box, time, step = (np.concatenate(column) for column in zip(*batch_columns, strict=True))
         result = PieceRecord(start, stop, crcs, nbytes, box, time, step, not_finite), unstored
-        return result if self.lends else _copy(result)
+        return result if self.reuses_memory else _copy(result)
 
     def _stored_chunks(self, start: int, stop: int) -> list[EncodedChunk] | None:
         """Return the encoded piece in the former output, if it is complete there."""
@@ -176,15 +178,15 @@ class WriteTaskWorker:
 class CommitQueue:
     """Stored pieces, which are reported once they are in their files; a context manager.
 
-    `writer`: stores them. `lags`: whether it is drained now and then only, and not for each.
-    `report`: called with each record, in order.
+    `writer`: stores them. `overlaps_writes`: whether it is drained now and then only, and not for
+    each. `report`: called with each record, in order.
     """
 
     def __init__(
-        self, writer: LayoutWriter, report: Callable[[PieceRecord], None], *, lags: bool
+        self, writer: LayoutWriter, report: Callable[[PieceRecord], None], *, overlaps_writes: bool
     ) -> None:
         self._writer = writer
-        self._lags = lags
+        self._overlaps_writes = overlaps_writes
         self._report = report
         self._uncommitted: list[PieceRecord] = []
         self._reported_s = time.monotonic()
@@ -192,7 +194,7 @@ class CommitQueue:
     def add(self, record: PieceRecord) -> None:
         """Take the record of a piece; raises OutputError: it or an earlier one is not stored."""
         self._uncommitted.append(record)
-        if not self._lags or time.monotonic() >= self._reported_s + LAG_S:
+        if not self._overlaps_writes or time.monotonic() >= self._reported_s + LAG_S:
             self._report_all()
 
     def _report_all(self) -> None:

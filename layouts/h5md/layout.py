@@ -155,7 +155,7 @@ class H5MDLayout(BackendLayout):
             f"{self.path}: {failure} ({text}); the file is damaged: convert the source again"
         )
 
-    def _open_anew(self) -> TrajectoryInfo:
+    def _open_from_scratch(self) -> TrajectoryInfo:
         from mdio.layouts.h5md.io import MANIFEST
         from mdio.layouts.h5md.own import OwnFile
         from mdio.layouts.h5md.parts import JoinedFile, is_joined

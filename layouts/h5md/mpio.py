@@ -174,7 +174,7 @@ class H5MDMPIOWriter(H5MDWriter):
             with as_output_error(self.path):
                 close_file(file)
 
-    def leave_shared(self) -> None:
+    def close_shared_after_error(self) -> None:
         """Close the file after an error, on all ranks together; it is about to be removed."""
         with suppress(OutputError):
             self.close_shared()

@@ -305,9 +305,9 @@ class OwnFile(OwnOutput[PlacedChunks]):
             "topology_nbytes": topology.shape[0] if topology else 0,
         }
 
-    def open_again(self) -> bool:
+    def reopen(self) -> bool:
         """Open the file in another process; return whether it is still the same file."""
-        return self._bytes.open_again()
+        return self._bytes.reopen()
 
     def close(self) -> None:
         """Close the file."""

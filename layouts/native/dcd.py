@@ -50,7 +50,7 @@ from mdio.core.kernels import planar_to_xyz, xyz_to_planar
 from mdio.core.units import AKMA_TO_PS, FS_TO_PS
 from mdio.core.words import number_text
 from mdio.layouts.base import FormatFacts, StoredTimes
-from mdio.layouts.native.encoder import Bytes, Encoder, coarse_times
+from mdio.layouts.native.encoder import Bytes, Encoder, note_on_coarse_times
 from mdio.layouts.native.file import NO_ATOMS, NativeLayout, PositionalFile, RecordField, skips_gaps
 from mdio.layouts.tables import ChunkTable, FrameTable, Tables, frame_chunk_table
 
@@ -576,8 +576,8 @@ class DCDEncoder(Encoder):
 
     The time of a frame is not stored: readers compute it from the number of the first step, the
     steps between frames and the time step, in single precision. Where times are not equally
-    spaced (see `lost_times`), they run evenly from the first to the last, or by 1 ps if the last is
-    not after the first; from 0 if the first is not a number.
+    spaced (see `note_on_lost_times`), they run evenly from the first to the last, or by 1 ps if the
+    last is not after the first; from 0 if the first is not a number.
     """
 
     keeps_steps = False  # its header may have them, but other programs write anything there
@@ -602,7 +602,7 @@ class DCDEncoder(Encoder):
         title = struct.pack(f"<i{TITLE_NBYTES}si", 1, TITLE, 4 + TITLE_NBYTES)
         return first + title + struct.pack("<3i", 4, self.n_atoms, 4)
 
-    def frames(self, block: FrameBlock, out: Bytes | None = None) -> Bytes:
+    def encode(self, block: FrameBlock, out: Bytes | None = None) -> Bytes:
         """Return the records of all frames; see the base class."""
         n_frames, n_atoms = block.n_frames, self.n_atoms
         if out is None:
@@ -615,7 +615,7 @@ class DCDEncoder(Encoder):
         xyz_to_planar(block.positions, planes[:, :, 1:-1].view("<f4"))
         return out
 
-    def lost_times(self, time: NDArray[np.float64]) -> str | None:
+    def note_on_lost_times(self, time: NDArray[np.float64]) -> str | None:
         """Return a sentence if these times are not equally spaced, with the first that differs."""
         even = _first_time(time) + _mean_dt(time) * np.arange(
             len(time)
@@ -627,7 +627,7 @@ class DCDEncoder(Encoder):
             istart, nsavc, dt_ps = _header_times(time, np.empty(0, np.int64))
             stored_dt = float(np.float32(dt_ps / AKMA_TO_PS / nsavc)) * AKMA_TO_PS * nsavc
             frames = np.arange(len(time), dtype=np.float64)
-            return coarse_times(time, (frames + istart / nsavc) * stored_dt)
+            return note_on_coarse_times(time, (frames + istart / nsavc) * stored_dt)
         first = int(np.argmax(differ))
         ascends = 0 < time[-1] - _first_time(time) < np.inf and np.isfinite(time[0])
         remedy = (

@@ -1,7 +1,7 @@
 """Frames as the bytes of a native format: what the encoders of all formats have in common.
 
 An encoder knows one file's shape (atoms, which per-atom fields, precision) and nothing of paths:
-``header`` gives what stands before the first frame, ``frames`` the bytes of a run of frames. Files
+``header`` gives what stands before the first frame, ``encode`` the bytes of a run of frames. Files
 whose frames have one size (`Encoder.frame_nbytes`) can be written anywhere in any order; the others
 (XTC) have to be appended to.
 """
@@ -41,7 +41,7 @@ PIECE_NBYTES = 8 << 20
 """Decoded bytes of a piece."""
 BATCH_NBYTES = 2 << 20
 """Encoded bytes of a batch of frames of one size: so few that they are still in the processor's
-cache when they are summed and written, and so many that calls cost nothing."""
+cache when their checksum is computed and they are written, and so many that calls cost nothing."""
 
 HEAD_NBYTES = 96
 """Bytes at the beginning of a frame that give its size."""
@@ -57,7 +57,7 @@ class Encoder(ABC):
     those of `fields` that some frames lack; they are NaN there.
     """
 
-    keeps_open_boxes: ClassVar[bool] = True
+    keeps_partly_periodic_boxes: ClassVar[bool] = True
     """Whether cells whose length is 0 along some axes differ from no cell in the file."""
 
     n_atoms: int
@@ -88,7 +88,7 @@ class Encoder(ABC):
         return b""
 
     @abstractmethod
-    def frames(self, block: FrameBlock, out: Bytes | None = None) -> Bytes:
+    def encode(self, block: FrameBlock, out: Bytes | None = None) -> Bytes:
         """Return the bytes of all frames of `block`, one after another, as (N,) uint8.
 
         `block`: what is to be written. `out`, (N,) uint8, optional: where frames have one size:
@@ -112,7 +112,7 @@ class Encoder(ABC):
 
     def notes(self, time: NDArray[np.float64], step: NDArray[np.int64]) -> Iterator[str]:
         """Yield a sentence on times, and one on steps, that the format cannot hold."""
-        if (note := self.lost_times(time)) is not None:
+        if (note := self.note_on_lost_times(time)) is not None:
             yield note
         if (np.diff(step) > 1).any() and not self.keeps_steps:
             yield (
@@ -120,13 +120,13 @@ class Encoder(ABC):
                 "numbers of frames; h5md, zarr, trr and xtc hold any steps"
             )
 
-    def lost_times(self, time: NDArray[np.float64]) -> str | None:
+    def note_on_lost_times(self, time: NDArray[np.float64]) -> str | None:
         """Return a sentence on times that the format cannot hold; None if it holds all."""
         with np.errstate(over="ignore"):
-            return coarse_times(time, time.astype(np.float32).astype(np.float64))
+            return note_on_coarse_times(time, time.astype(np.float32).astype(np.float64))
 
 
-def coarse_times(time: NDArray[np.float64], stored: NDArray[np.float64]) -> str | None:
+def note_on_coarse_times(time: NDArray[np.float64], stored: NDArray[np.float64]) -> str | None:
     """Return a sentence on times that differ when they are `stored`; None if none does much."""
     with np.errstate(invalid="ignore"):
         dt = abs(time[-1] - time[0]) / max(1, len(time) - 1) or 1.0
@@ -172,21 +172,21 @@ class EncodingBuffer:
         self._bytes = np.empty(0, np.uint8)
 
     def encode(self, encoder: Encoder, block: FrameBlock) -> Bytes:
-        """Return ``encoder.frames(block)``, where frames have one size until the next call."""
+        """Return ``encoder.encode(block)``, where frames have one size until the next call."""
         if encoder.frame_nbytes is None:
-            return encoder.frames(block)
+            return encoder.encode(block)
         nbytes = block.n_frames * encoder.frame_nbytes
         if self._bytes.nbytes < nbytes:
             self._bytes = np.empty(nbytes, np.uint8)
-        return encoder.frames(block, self._bytes[:nbytes])
+        return encoder.encode(block, self._bytes[:nbytes])
 
     def __reduce__(self) -> tuple[type[EncodingBuffer], tuple[()]]:
         return EncodingBuffer, ()
 
 
-def encoder_of(container: str, plan: LayoutPlan) -> Encoder:
-    """Return the encoder of files of format `container` for `plan`."""
-    cls: type[Encoder] = load_class(NATIVE_FORMATS[container].encoder)
+def encoder_of(format_name: str, plan: LayoutPlan) -> Encoder:
+    """Return the encoder of files of format `format_name` for `plan`."""
+    cls: type[Encoder] = load_class(NATIVE_FORMATS[format_name].encoder)
     return cls(
         plan.n_atoms, plan.native.fields, plan.native.has_box, plan.precision, plan.native.sparse
     )
@@ -202,12 +202,12 @@ _ROUNDED = (
 
 
 def native_plan(
-    container: str, info: TrajectoryInfo, options: WriteOptions, output_text: str | None = None
+    format_name: str, info: TrajectoryInfo, options: WriteOptions, output_text: str | None = None
 ) -> LayoutPlan:
     """Plan one file of a native format.
 
     `output_text`: the name of the output in messages; files of that format by default.
-    `container`: xtc, trr, dcd or ncdf. `info`: the frames and atoms that will be written (after
+    `format_name`: xtc, trr, dcd or ncdf. `info`: the frames and atoms that will be written (after
     selection). `options`: what was asked; `precision` is for XTC only.
     Returns LayoutPlan: with pieces of about 8 MiB decoded; `notes` names fields that the format
     leaves out.
@@ -218,10 +218,10 @@ def native_plan(
         raise PlanError(
             f"{info.path}: {info.n_frames} frames of {info.n_atoms} atoms: nothing to write"
         )
-    native, output_text = NATIVE_FORMATS[container], output_text or f"{container} files"
+    native, output_text = NATIVE_FORMATS[format_name], output_text or f"{format_name} files"
     if info.n_atoms > native.max_atoms:
         raise PlanError(
-            f"{info.path}: {info.n_atoms} atoms, but {container} counts {native.max_atoms} at "
+            f"{info.path}: {info.n_atoms} atoms, but {format_name} counts {native.max_atoms} at "
             "most; write h5md or zarr"
         )
     if options.groups:
@@ -232,20 +232,20 @@ def native_plan(
     fields = tuple(name for name in info.fields if name in native.fields)
     left_out = [name for name in info.fields if name not in fields]
     frame_nbytes = 12 * info.n_atoms * len(fields)
-    notes = [f"{container} holds no {' and no '.join(left_out)}: left out"] if left_out else []
+    notes = [f"{format_name} holds no {' and no '.join(left_out)}: left out"] if left_out else []
     changes: dict[str, Any] = {}
-    if container == "xtc":
+    if format_name == "xtc":
         changes = _xtc_precision(info, options) | {"compression": "xtc"}
         if "precision_source" not in changes and info.n_atoms > UNCOMPRESSED_ATOMS:
             notes.append(_ROUNDED)
     elif options.precision not in (None, "auto", "none"):
         raise PlanError(f"{output_text} hold floats in full, so --precision does not fit; use xtc")
     plan = LayoutPlan(
-        layout=container,
+        layout=format_name,
         n_frames=info.n_frames,
         n_atoms=info.n_atoms,
         piece_frames=max(1, min(PIECE_NBYTES // frame_nbytes, info.n_frames)),
-        container=container,
+        container=format_name,
         stripes=StripePlan(options.stripe_nbytes, options.stripe_count),
         native=FieldPlan(
             fields, tuple(name for name in info.sparse if name in fields), info.has_box
@@ -254,11 +254,12 @@ def native_plan(
         notes=tuple(notes),
         **changes,
     )
-    encoder = encoder_of(container, plan)
+    encoder = encoder_of(format_name, plan)
     if encoder.sparse and encoder.frame_nbytes is not None:
         notes.append(
-            f"{container} holds all fields in all frames: {' and '.join(encoder.sparse)} that a "
-            "frame lacks are NaN there; trr leaves them out, and of h5md and zarr mdio does"
+            f"{format_name} holds all fields in all frames: {' and '.join(encoder.sparse)} that a "
+            "frame lacks are NaN there; trr leaves them out; so does mdio when it reads h5md or "
+            "zarr"
         )
         plan = plan.replace(notes=tuple(notes))
     # An XTC frame has at most its header, and four bytes a number.

@@ -400,7 +400,7 @@ class TRREncoder(Encoder):
     A frame that lacks a field has size 0 for it in its header, and is shorter.
     """
 
-    keeps_open_boxes = False
+    keeps_partly_periodic_boxes = False
 
     @property
     def frame_nbytes(self) -> int | None:
@@ -425,12 +425,12 @@ class TRREncoder(Encoder):
             ]
         )
 
-    def frames(self, block: FrameBlock, out: Bytes | None = None) -> Bytes:
+    def encode(self, block: FrameBlock, out: Bytes | None = None) -> Bytes:
         """Return the bytes of all frames; see the base class."""
         if self.sparse:
             return np.concatenate(
                 [
-                    replace(self, fields=fields, sparse=()).frames(block.frames(slice(*run)))
+                    replace(self, fields=fields, sparse=()).encode(block.frames(slice(*run)))
                     for run, fields in field_runs(block, self.fields)
                 ]
             )

@@ -68,7 +68,7 @@ class FileWriter(LayoutWriter):
         self._buffer = EncodingBuffer()
         self._columns: dict[int, tuple[NDArray[np.float64], NDArray[np.int64]]] = {}
         """Times and steps of stored pieces, by their first frame."""
-        self._n_open_boxes = 0
+        self._n_partly_periodic_boxes = 0
         """Frames whose box has no length along some axes."""
         self._handle_file: WrittenFile | None = None
 
@@ -134,7 +134,7 @@ class FileWriter(LayoutWriter):
         """Keep the times and steps, which headers need."""
         self._columns[record.start] = (record.time, record.step)
         is_open = record.box[:, :3] == 0
-        self._n_open_boxes += int((is_open.any(axis=1) & ~is_open.all(axis=1)).sum())
+        self._n_partly_periodic_boxes += int((is_open.any(axis=1) & ~is_open.all(axis=1)).sum())
 
     def finish(self) -> None:
         """Check that all pieces were stored, write the header, flush."""
@@ -150,11 +150,11 @@ class FileWriter(LayoutWriter):
             self._file.write(0, self._encoder.header(time, step))
             os.fsync(self._file.fileno())
         self.notes += self._encoder.notes(time, step)
-        if self._n_open_boxes and not self._encoder.keeps_open_boxes:
+        if self._n_partly_periodic_boxes and not self._encoder.keeps_partly_periodic_boxes:
             self.notes.append(
                 f"{self.container} cannot hold boxes that have no length along some axes: "
-                f"{plural(self._n_open_boxes, 'frame')} with such a box have none; dcd, ncdf, h5md "
-                "and zarr hold them"
+                f"{plural(self._n_partly_periodic_boxes, 'frame')} with such a box have none; dcd, "
+                "ncdf, h5md and zarr hold them"
             )
         self.abort()
 

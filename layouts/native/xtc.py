@@ -246,14 +246,14 @@ class XTCLayout(ScannedLayout):
 class XTCEncoder(Encoder):
     """XTC: positions rounded to `precision` (angstrom), box, time in single precision, step."""
 
-    keeps_open_boxes = False
+    keeps_partly_periodic_boxes = False
 
     @property
     def frame_nbytes(self) -> None:
         """Frames are compressed, each to its own size."""
         return
 
-    def frames(self, block: FrameBlock, out: Bytes | None = None) -> Bytes:  # noqa: ARG002
+    def encode(self, block: FrameBlock, out: Bytes | None = None) -> Bytes:  # noqa: ARG002
         """Return the bytes of all frames; see the base class."""
         box = block.box.copy()
         box[:, :3] *= np.float32(0.1)

@@ -31,13 +31,13 @@ from mdio.layouts.manifest import check_manifest
 from mdio.layouts.native import NATIVE_FORMATS
 
 MANIFEST = "manifest.json"
-SUMS = ".mdio-checksums"
+CHECKSUMS_FILE = ".mdio-checksums"
 """Checksums of the pieces of every segment: a header line, then a table for each segment. The
 manifest has the offset and size of each table, and its crc32c, which tells it from a table of
 another output."""
 SUMS_HEADER = b"mdio checksums 1\n"
 SUMS_KEY = "piece_checksums"
-READ_UNVERIFIED = (
+LOST_CHECKSUMS_ADVICE = (
     "read the segments with --no-verify (verify=False), or split or convert the source again"
 )
 """What to do if checksums are lost, but segments may be whole."""
@@ -120,7 +120,7 @@ def write_sums(folder: Path, tables: Sequence[bytes]) -> dict[str, Any]:
     """Write the checksums of all segments; return the manifest's entry for them."""
     parts = [SUMS_HEADER, *tables]
     offsets = list(accumulate(map(len, parts)))[:-1]
-    with (folder / SUMS).open("wb") as file:
+    with (folder / CHECKSUMS_FILE).open("wb") as file:
         file.writelines(parts)
     rows = zip(offsets, tables, strict=True)
     return {SUMS_KEY: [[offset, len(table), crc32c(table)] for offset, table in rows]}
@@ -135,28 +135,29 @@ def read_sums(path: Path, manifest: Mapping[str, Any], number: int) -> PieceSums
         return None
     try:
         offset, nbytes, crc = manifest[SUMS_KEY][number]
-        with OpenFile(Redirect(path, manifest).path_of(SUMS)) as file:
+        # In a store, the file may still lie where the manifest of a new output redirects.
+        with OpenFile(Redirect(path, manifest).path_of(CHECKSUMS_FILE)) as file:
             table = file.peek(offset, nbytes)
         if crc32c(table) == crc:
             return PieceSums.from_table(table)
         problem = f"its table of segment {number} has changed since it was written"
     except (OSError, ValueError, TypeError, IndexError, OverflowError) as error:
         problem = f"its table of segment {number} cannot be read ({error})"
-    raise CorruptLayoutError(f"{path / SUMS}: {problem}; {READ_UNVERIFIED}")
+    raise CorruptLayoutError(f"{path / CHECKSUMS_FILE}: {problem}; {LOST_CHECKSUMS_ADVICE}")
 
 
 def sums_problem(path: Path, manifest: Mapping[str, Any]) -> str | None:
     """Return the text of a problem with the file of checksums, except in its tables, or None."""
     expected = len(SUMS_HEADER) + sum(nbytes for _, nbytes, _ in manifest[SUMS_KEY])
     try:
-        with OpenFile(Redirect(path, manifest).path_of(SUMS)) as file:
+        with OpenFile(Redirect(path, manifest).path_of(CHECKSUMS_FILE)) as file:
             header, nbytes = file.peek(0, len(SUMS_HEADER)), file.nbytes
     except SourceError as error:
         return str(error)
     if header != SUMS_HEADER:
-        return f"{path / SUMS}: it begins with {header!r}, expected {SUMS_HEADER!r}"
+        return f"{path / CHECKSUMS_FILE}: it begins with {header!r}, expected {SUMS_HEADER!r}"
     if nbytes != expected:
-        return f"{path / SUMS}: it has {nbytes} bytes, expected {expected}"
+        return f"{path / CHECKSUMS_FILE}: it has {nbytes} bytes, expected {expected}"
     return None
 
 

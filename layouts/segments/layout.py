@@ -24,9 +24,9 @@ from mdio.core.kernels import crc32c
 from mdio.layouts.base import FormatFacts, Layout, StoredTimes, fill_absent
 from mdio.layouts.registry import layout_class
 from mdio.layouts.segments.files import (
+    CHECKSUMS_FILE,
+    LOST_CHECKSUMS_ADVICE,
     MANIFEST,
-    READ_UNVERIFIED,
-    SUMS,
     SUMS_KEY,
     Segment,
     file_crc,
@@ -185,9 +185,9 @@ class SegmentsLayout(Layout):
             segment.n_frames + 1,
         ):
             raise CorruptLayoutError(
-                f"{self.path / SUMS}: its table of segment {number} is of {len(sums.offsets) - 1} "
-                f"frames in {sums.nbytes} bytes, expected {segment.n_frames} in {segment.nbytes}; "
-                "split or convert the source again"
+                f"{self.path / CHECKSUMS_FILE}: its table of segment {number} is of "
+                f"{len(sums.offsets) - 1} frames in {sums.nbytes} bytes, expected "
+                f"{segment.n_frames} in {segment.nbytes}; split or convert the source again"
             )
         layout = layout_class(self._manifest["container"])(path, fields=self.fields, **options)
         try:
@@ -302,7 +302,7 @@ class SegmentsLayout(Layout):
         """Yield every segment, and damaged tables of checksums; see `Layout.units`."""
         has_sums = SUMS_KEY in self.manifest
         if has_sums and sums_problem(self.path, self.manifest) is not None:
-            yield Unit(SUMS, self._check_sums)
+            yield Unit(CHECKSUMS_FILE, self._check_sums)
             has_sums = False
         for number, segment in enumerate(self.segments):
             frames = (segment.first_frame, segment.stop)
@@ -310,14 +310,16 @@ class SegmentsLayout(Layout):
                 try:
                     read_sums(self.path, self.manifest, number)
                 except CorruptLayoutError:
-                    yield Unit(SUMS, partial(read_sums, self.path, self.manifest, number), frames)
+                    yield Unit(
+                        CHECKSUMS_FILE, partial(read_sums, self.path, self.manifest, number), frames
+                    )
             check = partial(self.check_segment, number)
             yield Unit(segment.file, check, frames, suffices=True)
 
     def _check_sums(self) -> None:
         problem = sums_problem(self.path, self.manifest)
         if problem is not None:
-            raise CorruptLayoutError(f"{problem}; {READ_UNVERIFIED}")
+            raise CorruptLayoutError(f"{problem}; {LOST_CHECKSUMS_ADVICE}")
 
     def check_segment(self, number: int) -> None:
         """Compare size and checksum of a file with the manifest; raises CorruptLayoutError."""

@@ -16,10 +16,13 @@ if TYPE_CHECKING:
     from mdio.core.cache import Cache
 
 PBC = ("whole", "mol", "cluster", "atom", "nojump")
-FITS = ("rot+trans", "translation")
+ROT_TRANS, TRANSLATION = "rot+trans", "translation"
+FITS = (ROT_TRANS, TRANSLATION)
 OLD_PBC_NAMES = {"wrap": "atom", "unwrap": "whole"}
 """Former names of two values of `PBC`; still accepted, and in older outputs."""
-NEED_BONDS = ("whole", "mol", "cluster", "unwrap")
+NEED_BONDS_EXAMPLES = ("whole", "mol")
+"""Those of `NEED_BONDS` that messages name."""
+NEED_BONDS = (*NEED_BONDS_EXAMPLES, "cluster", "unwrap")
 """Values of `PBC`, old ones too, that make molecules whole and need bonds."""
 
 

@@ -69,7 +69,7 @@ class Folder(Closing):
         """Return the path of a file by its name in the folder."""
         return self.path / name if self._redirect is None else self._redirect.path_of(name)
 
-    def open_again(self) -> bool:
+    def reopen(self) -> bool:
         """Open it in another process; return whether it is still the same folder."""
         if self._object is not None:
             return not self.replaced()
@@ -149,7 +149,7 @@ class Folder(Closing):
         fd, self._fd = self._fd, None
         if fd is not None:
             with suppress(OSError):  # the mount may be gone
-                self._inode = os.fstat(fd).st_ino  # for `open_again` in another process
+                self._inode = os.fstat(fd).st_ino  # for `reopen` in another process
                 os.close(fd)
 
 

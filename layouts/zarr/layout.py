@@ -103,7 +103,7 @@ class ZarrLayout(BackendLayout):
             or path.suffix.lower() in cls.facts.suffixes
         )
 
-    def _open_anew(self) -> TrajectoryInfo:
+    def _open_from_scratch(self) -> TrajectoryInfo:
         for _ in range(MAX_TRIES):
             root = Folder(self.path)
             try:

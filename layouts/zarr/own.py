@@ -295,9 +295,9 @@ class OwnTree(OwnOutput[ShardedChunks]):
         for element in edges:
             yield f"{element}/value", "edges"
 
-    def open_again(self) -> bool:
+    def reopen(self) -> bool:
         """Open the tree in another process; return whether it is still the same tree."""
-        return self._root.open_again()
+        return self._root.reopen()
 
     def close(self) -> None:
         """Close all files."""

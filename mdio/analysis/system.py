@@ -28,7 +28,7 @@ from mdio.layouts.foreign.universe import (
 )
 from mdio.layouts.manifest import indices_from_runs, treatment
 from mdio.layouts.registry import open_layout
-from mdio.layouts.views.options import FITS, NEED_BONDS
+from mdio.layouts.views.options import NEED_BONDS, ROT_TRANS
 
 if TYPE_CHECKING:
     from MDAnalysis import Universe
@@ -326,12 +326,12 @@ class System:
 
         Their boxes are not rotated with them.
         """
-        return FITS[0] in self.treatments("fit")
+        return ROT_TRANS in self.treatments("fit")
 
     @property
     def was_rotated(self) -> bool:
         """Whether frames were superposed before they were stored, so that their boxes are wrong."""
-        return bool(self.treatments("fit")[0] == FITS[0])
+        return bool(self.treatments("fit")[0] == ROT_TRANS)
 
     def note_unrotated_boxes(self) -> None:
         """Add a note, for kernels that need boxes, if frames were rotated without their boxes."""
@@ -355,7 +355,7 @@ class System:
         Raises PlanError: it rotates them as they are read.
         """
         fit = self.treatments("fit")[1]
-        if fit == FITS[0]:
+        if fit == ROT_TRANS:
             raise PlanError(
                 f"{self.layout.path}: --fit {fit} rotates frames and not their boxes, by which "
                 "distances and dihedrals to nearest images are found; they do not depend on a "

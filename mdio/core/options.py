@@ -34,8 +34,8 @@ def option(text: str, spelled: str = "", default: Any = None, **properties: Any)
     (`mdio.cli.common.KINDS`); ``choices``; ``values``, a flag for each of its values; ``alone``,
     the name of a set of options of which only one may be given; ``named``, that signatures show it;
     ``by_name``, that functions also take it by its own name, not only in an object of its part;
-    ``keys``, of a mapping; ``own``, that only some layouts have it; ``append``, ``follow``: whether
-    it may be given with these (`ALLOWED_WITH`).
+    ``keys``, of a mapping; ``layout_specific``, that only some layouts have it; ``append``,
+    ``follow``: whether it may be given with these (`ALLOWED_WITH`).
     """
     metadata = {"text": text, "spelled": spelled, **properties}
     if callable(default):

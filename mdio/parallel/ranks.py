@@ -213,7 +213,7 @@ class Agreement:
     """Lets ranks agree whether to continue (collective calls, in the same order on all ranks).
 
     `comm`: an mpi4py intracommunicator; it is duplicated, so that its messages are not mixed
-    up with those of other calls. `unfinished`: returns the files to remove before the
+    up with those of other calls. `abort_cleanup`: returns the files to remove before the
     program is ended, the output's own first, and a text for the message on those that are kept;
     both may be empty. `grace_s`: how long a rank that has failed waits for the others before it
     ends the program.
@@ -222,11 +222,11 @@ class Agreement:
     def __init__(
         self,
         comm: Any,
-        unfinished: Callable[[], tuple[Sequence[Path], str]],
+        abort_cleanup: Callable[[], tuple[Sequence[Path], str]],
         grace_s: float = 5.0,
     ) -> None:
         self._comm = duplicate(comm)
-        self._unfinished = unfinished
+        self._abort_cleanup = abort_cleanup
         self._grace_s = grace_s
 
     def reach(
@@ -234,13 +234,13 @@ class Agreement:
         error: BaseException | None = None,
         *,
         number: int = 0,
-        broken: bool = False,
+        must_end_program: bool = False,
     ) -> None:
         """Return on all ranks if none has failed; otherwise raise the same error on all.
 
         `error`: what has failed here. `number`: of several errors, the one with the lowest number
-        is raised. `broken`: whether it failed within a collective call, so that the program must
-        end.
+        is raised. `must_end_program`: whether it failed within a collective call, so that no rank
+        can go on.
         """
         deadline = time.monotonic() + self._grace_s
 
@@ -250,7 +250,7 @@ class Agreement:
 
         if not any_of(self._comm, error is not None, wait):
             return
-        outcomes = allgather(self._comm, (number, broken, *_portable(error)))
+        outcomes = allgather(self._comm, (number, must_end_program, *_portable(error)))
         first_number, rank, first_error, trace = min(
             (
                 (number, rank, error, trace)
@@ -260,7 +260,7 @@ class Agreement:
             key=itemgetter(0, 1),
         )
         is_ours = error is not None and number == first_number
-        if any(is_broken for _, is_broken, *_ in outcomes):
+        if any(must_end for _, must_end, *_ in outcomes):
             self._end(first_error, is_ours)
         raise error if error is not None and is_ours else _traced(first_error, trace, rank)
 
@@ -272,7 +272,7 @@ class Agreement:
         """Remove unfinished files, print the error once, and end the whole program."""
         from mpi4py import MPI
 
-        unfinished, advice = self._unfinished()
+        unfinished, advice = self._abort_cleanup()
         reports = is_ours and not unfinished
         for number, path in enumerate(unfinished):
             try:

@@ -139,7 +139,7 @@ def test_damage_is_met_at_its_frame(paths, tmp_path, reference):
     path = tmp_path / "damaged.zarr"
     shutil.copytree(paths["adk.zarr"], path)
     with mdio.open(path) as layout:
-        shard, offset, _ = layout.contents.arrays["trajectory", "positions"].locate(5, 0)
+        shard, offset, _ = layout.backend.arrays["trajectory", "positions"].locate(5, 0)
         data = bytearray(shard.path.read_bytes())
     data[offset + 100] ^= 1
     shard.path.write_bytes(data)

@@ -286,7 +286,7 @@ def test_numbers_of_a_long_trajectory_are_read_once_while_they_fit(
         assert len(boxes) == len(set(boxes)) == 10
     else:
         assert len(boxes) > 10
-    box = trajectory.layout.contents._columns["box"]
+    box = trajectory.layout.backend._columns["box"]
     assert len(box._rows_by_file) <= kept_files
 
 

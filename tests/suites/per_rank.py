@@ -58,7 +58,7 @@ def write_parts(source, out: Path, n_parts: int = 2, **options) -> None:
         mdio.convert(source, part, **as_options({**same, **span}))
         with mdio.open(part) as layout:
             blocks.append(layout.read(0, stop - first, atoms=[]))
-            said, crc = layout.manifest, layout.contents.manifest_crc32c
+            said, crc = layout.manifest, layout.backend.manifest_crc32c
         parts.append(Part(part.name, first, stop - first, said["uuid"], part.stat().st_size, crc))
     writer = _JoiningWriter(out, conversion.plan, meta, parts)
     writer.create()

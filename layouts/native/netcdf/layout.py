@@ -166,7 +166,7 @@ class NCDFEncoder(Encoder):
             head += text + struct.pack(">IQ", column.itemsize, begin + offset)
         return head + values
 
-    def frames(self, block: FrameBlock, out: Bytes | None = None) -> Bytes:
+    def encode(self, block: FrameBlock, out: Bytes | None = None) -> Bytes:
         """Return the records of all frames; see the base class."""
         rows = np.empty(block.n_frames, self._dtype) if out is None else out.view(self._dtype)
         rows["coordinates"] = block.positions

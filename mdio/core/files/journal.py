@@ -52,7 +52,7 @@ MARK = "flushed"
 MEMBERS = "members"
 """Keys of the first record of an ensemble: the names under which its trajectories lie in the
 temporary, or, if the other is true, in that of the folder of parts."""
-N_TAKEN = "n_taken"
+N_REUSED_KEY = "n_taken"
 """Key of the first record where frames are added to an output: how many of its own stay as they
 are stored, and are not written."""
 RESERVED_NBYTES = 64 << 10
@@ -259,15 +259,15 @@ class Unfinished:
 
     @property
     def _is_append(self) -> bool:
-        return self.values.get(N_TAKEN) is not None
+        return self.values.get(N_REUSED_KEY) is not None
 
     @property
     def _contents(self) -> str:
         """How many trajectories and frames are stored, for messages."""
         members = self.values.get(MEMBERS)
         if members is None:
-            n_taken = self.values.get(N_TAKEN)
-            return stored_frames_text(self.n_frames, self.values["n_frames"], n_taken)
+            n_reused = self.values.get(N_REUSED_KEY)
+            return stored_frames_text(self.n_frames, self.values["n_frames"], n_reused)
         whole_text = f"{self.n_whole:,} of {len(members):,} trajectories"
         frames = f"{self.n_frames:,} frames"
         if not self.n_whole:
@@ -318,14 +318,14 @@ class Unfinished:
             )
 
 
-def stored_frames_text(n_stored: int, n_frames: int, n_taken: int | None) -> str:
+def stored_frames_text(n_stored: int, n_frames: int, n_reused: int | None) -> str:
     """Return how many frames are stored, in words.
 
-    `n_frames`: of the whole output. `n_taken`: see `N_TAKEN`; None where nothing is added to.
+    `n_frames`: of the whole output. `n_reused`: see `N_REUSED_KEY`; None where nothing is added to.
     """
-    if n_taken is None:
+    if n_reused is None:
         return f"{n_stored:,} of {n_frames:,} frames"
-    return f"{n_stored:,} of the {n_frames - n_taken:,} frames to write"
+    return f"{n_stored:,} of the {n_frames - n_reused:,} frames to write"
 
 
 def find_unfinished(temporary: Path) -> Unfinished | None:

@@ -335,14 +335,16 @@ def publish(
                     for path in (*new_paths, goal):
                         flush_tree(claim.name(path))
                 # Objects that stay in the store, or have been sent, cannot be checked here.
-                if check is not None and (upload is None or not (upload.follows or upload.early)):
+                if check is not None and (
+                    upload is None or not (upload.follows or upload.uploads_while_writing)
+                ):
                     try:
                         check(temporary)
                     except MdioError:
                         # A damaged output must not be resumed.
                         journal_path(temporary).unlink(missing_ok=True)
                         raise
-                if upload is not None and upload.early:
+                if upload is not None and upload.uploads_while_writing:
                     temporaries = {path.name: claim.name(path) for path in new_paths}
                     upload.finish(temporary, temporaries, check)
                 try:

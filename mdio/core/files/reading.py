@@ -193,7 +193,7 @@ class OpenFile(Closing):
             "remote": None,
         }
 
-    def open_again(self) -> bool:
+    def reopen(self) -> bool:
         """Open the file after unpickling; return whether it is still the same one."""
         try:
             self._descriptor, self.remote = store_at(self.path).open(self.path)

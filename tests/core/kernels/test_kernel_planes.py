@@ -63,7 +63,7 @@ def test_a_room_that_held_other_frames_changes_nothing(encoder):
     )
     one = encoder(7, fields)
     room = EncodingBuffer()
-    expected = [one.frames(block.frames(slice(*part))).tobytes() for part in ((0, 2), (2, 3))]
+    expected = [one.encode(block.frames(slice(*part))).tobytes() for part in ((0, 2), (2, 3))]
     room._bytes = np.full(4 * one.frame_nbytes, 0xAB, np.uint8)
     first = room.encode(one, block.frames(slice(0, 2)))
     assert first.tobytes() == expected[0]

@@ -95,7 +95,7 @@ def test_the_second_pass_takes_nothing_from_the_source(sources, kind, tmp_path):
 
 @pytest.mark.parametrize("kind", ["zarr", "h5md"])
 def test_a_stored_group_is_kept_by_itself(sources, kind, tmp_path):
-    atoms = opened(sources["zarr"], None).contents.groups.atoms_of("ca")
+    atoms = opened(sources["zarr"], None).backend.groups.atoms_of("ca")
     cache = tmp_path / "c"
     with opened(sources[kind], cache) as layout:
         expected = opened(sources[kind], None).read(0, 98, atoms=atoms[3:9])

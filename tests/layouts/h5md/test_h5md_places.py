@@ -59,7 +59,7 @@ def test_as_hdf5_reads_it(write, name):
                 found = layout.read(start, stop, atoms).positions
                 kept = slice(None) if atoms is None else atoms
                 assert_array_equal(found, expected[start:stop, kept])
-        assert (layout.contents._datasets._chunks_by_name["positions"] is not None) == placed
+        assert (layout.backend._datasets._chunks_by_name["positions"] is not None) == placed
 
 
 @pytest.mark.parametrize("damage", ["sum", "end"])

@@ -180,7 +180,7 @@ def test_long_columns_are_read_by_the_slice(tmp_path, monkeypatch):
     write_h5md(tmp_path / "x.h5md", block)
     with H5MDLayout(tmp_path / "x.h5md") as layout:
         LayoutReadingTests().check(layout.read(7, 11), oracle_of(block), 7, 11)
-        assert layout.contents._columns["time"]._rows is None
+        assert layout.backend._columns["time"]._rows is None
 
 
 def test_a_copy_by_hdf5_tools_is_read(tmp_path):

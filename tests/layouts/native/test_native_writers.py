@@ -200,13 +200,13 @@ def test_dcd_counts_times_that_are_no_numbers(tmp_path: Path, times) -> None:
 @settings(max_examples=60)
 def test_float32_times_count_as_even(first: float, dt: float, n_frames: int) -> None:
     time = (first + dt * np.arange(n_frames)).astype(np.float32).astype(np.float64)
-    assert DCDEncoder(3).lost_times(time) is None
+    assert DCDEncoder(3).note_on_lost_times(time) is None
 
 
 @pytest.mark.parametrize("dt", [1e-3, 2e-3])
 def test_float32_times_that_are_moved_by_much_of_their_interval_are_not_even(dt: float) -> None:
     time = (1e5 + dt * np.arange(40)).astype(np.float32).astype(np.float64)
-    assert "not equally spaced" in (DCDEncoder(3).lost_times(time) or "")
+    assert "not equally spaced" in (DCDEncoder(3).note_on_lost_times(time) or "")
 
 
 @pytest.mark.parametrize("precision", [0.1, 0.01, 0.003, 1e-4])

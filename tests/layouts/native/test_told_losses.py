@@ -28,7 +28,7 @@ def block_of(n_frames, **arrays):
 
 
 def write_trr(path, block):
-    path.write_bytes(TRREncoder(N_ATOMS, ALL, sparse=ALL).frames(block).tobytes())
+    path.write_bytes(TRREncoder(N_ATOMS, ALL, sparse=ALL).encode(block).tobytes())
     return path
 
 
@@ -68,7 +68,7 @@ def test_fields_of_some_frames_are_nan_in_netcdf(tmp_path):
 def test_the_finest_precision_of_an_xtc_is_kept(tmp_path):
     block = block_of(2)
     frames = [
-        XTCEncoder(N_ATOMS, precision=step).frames(block.frames(slice(row, row + 1))).tobytes()
+        XTCEncoder(N_ATOMS, precision=step).encode(block.frames(slice(row, row + 1))).tobytes()
         for row, step in enumerate((0.1, 0.001))
     ]
     (tmp_path / "md.xtc").write_bytes(b"".join(frames))
@@ -87,7 +87,7 @@ def test_boxes_that_are_open_along_an_axis(tmp_path, name, is_told):
     block.box[0] = 30, 30, 30, 90, 90, 90
     (tmp_path / "md.dcd").write_bytes(
         DCDEncoder(N_ATOMS).header(block.time, block.step)
-        + DCDEncoder(N_ATOMS).frames(block).tobytes()
+        + DCDEncoder(N_ATOMS).encode(block).tobytes()
     )
     told = notes_of(tmp_path / "md.dcd", tmp_path / name)
     assert ("2 frames with such a box have none" in told) == is_told

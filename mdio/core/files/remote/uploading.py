@@ -104,18 +104,20 @@ class Upload:
     """The upload of one output into a store.
 
     `goal`: URL of the file or folder. `follows`: whether it continues the present output, and may
-    replace only that. `early`: whether files are added (`add`) while others are made; then all are
-    sent (`finish`) before the output has its final name on this machine.
+    replace only that. `uploads_while_writing`: whether files are added (`add`) while others are
+    made; then all are sent (`finish`) before the output has its final name on this machine.
     Raises PlanError: the URL is that of a web server, to which nothing can be sent.
     """
 
-    def __init__(self, goal: RemotePath, *, follows: bool = False, early: bool = False) -> None:
+    def __init__(
+        self, goal: RemotePath, *, follows: bool = False, uploads_while_writing: bool = False
+    ) -> None:
         if str(goal).lower().startswith("http"):
             raise PlanError(
                 f"{goal}: web servers are read from, not written to; write to the store behind it "
                 "(s3://, gs://, az://) or to a disk"
             )
-        self.goal, self.follows, self.early = goal, follows, early
+        self.goal, self.follows, self.uploads_while_writing = goal, follows, uploads_while_writing
         self._place = OutputPlace(goal)
         self._folder = own_folder() / hashlib.sha256(str(goal).encode()).hexdigest()[:16]
         self._local = self._folder / goal.name
@@ -178,7 +180,7 @@ class Upload:
             is_complete = False
             try:
                 yield self._local
-                is_complete = not self.early
+                is_complete = not self.uploads_while_writing
                 if is_complete:
                     companion_files = {path.name: self._folder / path.name for path in companions}
                     self.finish(self._local, companion_files, check)
@@ -260,7 +262,7 @@ class Upload:
                     self._place.check_mark()
                 put(self._place.destination / name, file)
             self._sent[name] = size_and_time
-            if self.early and is_large:
+            if self.uploads_while_writing and is_large:
                 placeholder = self._folder / f"sent-{get_ident()}"
                 make_placeholder(placeholder, status.st_size, sent=True)
                 placeholder.replace(file)

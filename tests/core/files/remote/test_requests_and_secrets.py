@@ -74,7 +74,7 @@ def test_the_chunks_of_one_frame_are_asked_for_at_once(web, served, adk, positio
     web.latency_s = 0.5
     with mdio.open(f"{web.url}/wide.zarr") as layout:
         frame = layout.read(5, 6)
-        n_chunks = layout.contents.arrays["trajectory", "positions"].grid[1]
+        n_chunks = layout.backend.arrays["trajectory", "positions"].grid[1]
     assert np.abs(frame.positions - positions[5]).max() < 0.006
     assert n_chunks == 4
     assert web.n_rounds() <= 3
@@ -227,7 +227,7 @@ def test_what_comes_with_shards_is_let_go_as_it_is_read(web, many_shards, monkey
     monkeypatch.setattr(objects, "LARGE_NBYTES", 1)
     with mdio.open(f"{web.url}/many.zarr") as layout:
         assert (layout.read(0, 30).positions == many_shards[:30]).all()
-        files = layout.contents.arrays["trajectory", "positions"]._files
+        files = layout.backend.arrays["trajectory", "positions"]._files
         held = [len(files[n].file.remote._data) for n in range(30)]
     assert held == [0] * 30
 
