@@ -172,7 +172,7 @@ class WriteTaskWorker:
             self._columns.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_buffer": None, "_is_prefetched": False, "lags": False}
+        return {**self.__dict__, "_buffer": None, "_is_prefetched": False, "overlaps_writes": False}
 
 
 class CommitQueue:
