@@ -290,15 +290,15 @@ class Stretch:
     after_ps: float
     before_ps: float
     """Times of the whole frames around them."""
-    estimated_frames: int
-    """Number of frames, by size and times."""
+    about: int
+    """Estimated number of frames, by size and times; a key of the manifest."""
 
     def __str__(self) -> str:
         """Return a sentence for messages."""
         number = shift = ""
-        if self.estimated_frames > 1:
-            number = f", about {self.estimated_frames:,} by its size and times"
-            n_missing = self.estimated_frames - 1
+        if self.about > 1:
+            number = f", about {self.about:,} by its size and times"
+            n_missing = self.about - 1
             shift = f", and those behind it had numbers higher by about {n_missing:,}"
         return (
             f"{self.path}: at least 1 frame ({self.nbytes:,} bytes, {number_text(self.after_ps)} "

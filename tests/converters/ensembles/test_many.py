@@ -200,13 +200,13 @@ def test_guessed_masses_are_told_once(tmp_path, adk, suffix, workers):
 
 def test_many_files_are_told_with_the_layout_that_has_fewer(tmp_path, adk, monkeypatch):
     monkeypatch.setattr("mdio.converters.ensemble.MANY_FILES", 60)
-    for name, n_files in (("all.zarr", 73), ("all.h5md", 4)):
+    for name, n_files in (("all.zarr", 73), ("all.h5md", 3)):
         sources = dict.fromkeys(("a", "b"), adk["xtc"])
         results = mdio.convert_ensemble(sources, tmp_path / name, top=PSF, stop=3)
         files = [path for path in tmp_path.rglob("*") if path.is_file() and name in str(path)]
         assert len(files) == n_files
         told = [note for note in results["b"].notes if note.startswith("files: ")]
-        few = f"{tmp_path / 'all.h5md'} would have 4 (add --compression small)"
+        few = f"{tmp_path / 'all.h5md'} would have 3 (add --compression small)"
         assert told == (
             [f"files: {tmp_path / name} has 73; where their number is limited, {few}"]
             if name == "all.zarr"
