@@ -82,12 +82,11 @@ class FrameCache:
         self._jump_frames = (
             self._unit_frames if decodes_chunks and unit_nbytes <= MAX_UNIT_NBYTES else 1
         )
-        if not self._is_compressed and unit_nbytes > RUN_NBYTES:  # parts of chunks can be read
-            self._unit_frames = max(1, RUN_NBYTES // info.frame_nbytes)
-        elif unit_nbytes > MAX_UNIT_NBYTES:
+        # Of uncompressed chunks, any frames can be read.
+        if unit_nbytes > (MAX_UNIT_NBYTES if self._is_compressed else RUN_NBYTES):
             self._unit_frames = 1
-        unit_nbytes = max(1, self._unit_frames * info.frame_nbytes)
-        self._run_frames = self._unit_frames * max(1, RUN_NBYTES // max(1, unit_nbytes))
+            unit_nbytes = info.frame_nbytes
+        self._run_frames = self._unit_frames * max(1, RUN_NBYTES // unit_nbytes)
         self._read_ahead = ReadAhead(layout) if may_read_ahead(layout) else None
         # One that the caller still uses, one that it gets next, one for reading ahead.
         self._ring = BufferRing(info, layout.fields, 2 if self._read_ahead is None else 3)

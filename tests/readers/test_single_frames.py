@@ -328,3 +328,33 @@ def test_chunks_wider_than_a_group_are_read_row_by_row(adk, tmp_path):
             for start, stop in ((0, 98), (3, 4), (10, 30)):
                 found = layout.read(start, stop).positions
                 assert_array_equal(found, u.trajectory.timeseries(ca)[start:stop])
+
+
+@pytest.mark.parametrize("chunk_frames", [9, 8, 7, 4])
+def test_large_raw_chunks_are_read_in_parts(tmp_path, monkeypatch, chunk_frames):
+    """Of three frames, over the edges of chunks, too; damage behind an edge does not spread."""
+    out = tmp_path / "a.h5md"
+    positions = np.random.default_rng(0).random((3 * chunk_frames, 1000, 3), np.float32)
+    with mdio.Writer(out, storage=mdio.Storage(chunk_frames=chunk_frames)) as writer:
+        writer.write_block(positions)
+    monkeypatch.setattr("mdio.readers.frames.RUN_NBYTES", 3 * positions[0].nbytes)
+    u = mda.Universe.empty(1000)
+    u.load_new(str(out))
+    read, runs = type(u.trajectory._layout).read, []
+
+    def noted(layout, start, stop, **more):
+        runs.append((start, stop))
+        return read(layout, start, stop, **more)
+
+    monkeypatch.setattr(type(u.trajectory._layout), "read", noted)
+    for ts, expected in zip(u.trajectory, positions, strict=True):
+        assert np.array_equal(ts.positions, expected)
+    assert max(stop - start for start, stop in runs) == 3
+    damaged = bytearray(out.read_bytes())
+    damaged[damaged.find(positions[chunk_frames].tobytes()) + 100] ^= 1
+    out.write_bytes(damaged)
+    u.load_new(str(out))
+    for frame in range(chunk_frames):
+        assert np.array_equal(u.trajectory[frame].positions, positions[frame])
+    with pytest.raises(FrameReadError, match=r"a\.h5md"):
+        u.trajectory[chunk_frames]

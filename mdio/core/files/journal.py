@@ -50,8 +50,8 @@ shared file system, and takes longer the more was written."""
 MARK = "flushed"
 """Key of a mark: the run of records before it that are flushed."""
 MEMBERS = "members"
-"""Keys of the first record of an ensemble: the names under which its trajectories lie in the
-temporary, or, if the other is true, in that of the folder of parts."""
+"""Key of the first record of an ensemble: the names under which its trajectories lie in the
+temporary."""
 N_REUSED_KEY = "n_taken"
 """Key of the first record where frames are added to an output: how many of its own stay as they
 are stored, and are not written."""

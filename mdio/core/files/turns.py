@@ -228,9 +228,8 @@ def leftovers(targets: Sequence[Path]) -> Iterator[Leftover]:
     deadline = time.monotonic() + DYING_S
     groups = _traces_by_owner(folder)
     if any(traces[0]["token"] and not _lock_of(traces) for traces in groups.values()):
-        groups = _traces_by_owner(
-            folder
-        )  # one listing may miss a lock that is just being made; not two
+        # One listing may miss a lock that is just being made; not two.
+        groups = _traces_by_owner(folder)
     for owner, all_traces in groups.items():
         lock = _lock_of(all_traces)
         # The lock has the name of the output. Without one (older versions): the shortest name.
