@@ -60,7 +60,9 @@ def written_by_mdio(path: str | PathLike[str]) -> bool:
 
 
 def _manifest_at(path: Path) -> dict[str, Any]:
-    """Return the manifest of a file of mdio at `path`; empty for anything else."""
+    """Return the manifest of a file or an ensemble of mdio; empty for anything else."""
+    if path.is_dir():
+        return manifest_in(path) or {}
     from mdio.layouts.h5md.io import manifest_text
 
     try:
@@ -143,8 +145,7 @@ class H5MDLayout(BackendLayout):
     @classmethod
     def uuid_at(cls, path: Path) -> str | None:
         """Return the uuid of the output that is now at `path`; None if it has none."""
-        manifest = (manifest_in(path) or {}) if path.is_dir() else _manifest_at(path)
-        uuid = manifest.get("uuid")
+        uuid = _manifest_at(path).get("uuid")
         return uuid if isinstance(uuid, str) else None
 
     def _damage(self, error: Exception, failure: str) -> CorruptLayoutError | None:
