@@ -267,9 +267,8 @@ class SegmentsLayout(Layout):
             )
         )
         for number in islice(numbers, MAX_OPENED_AHEAD):
-            yield Opening(
-                self._locate(self._segments[number].file), 0, number in self._open_layouts
-            )
+            if number not in self._open_layouts:
+                yield Opening(self._locate(self._segments[number].file), 0)
 
     def preopened(self) -> Layout:
         """Return a layout that pickles with the manifest."""

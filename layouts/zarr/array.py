@@ -181,6 +181,8 @@ class ShardFiles(Handles[int, "Shard"]):
         self.n_chunks = int(np.prod(metadata.chunks_per_file))
         self._nbytes = shard_nbytes([metadata.chunk_nbytes] * self.n_chunks, self.n_chunks)
         """Bytes of the shard that was opened last; at first, those of an uncompressed one."""
+        self._next_paths: dict[int, Path] = {}
+        """Of the last `openings`, which are mostly those of the next: making paths takes time."""
 
     def _shard_name(self, number: int) -> str:
         return f"{self._name}/{self.metadata.file_name(number)}"
@@ -208,10 +210,13 @@ class ShardFiles(Handles[int, "Shard"]):
             n_ahead = min(max(2, n_fitting), MAX_SHARDS_AHEAD)
         else:
             whole = set()
-        for number in numbers[:n_ahead]:
-            nbytes = MAX_WHOLE_NBYTES if number in whole else index_nbytes
-            path = self._root.place(self._shard_name(number))
-            yield Opening(path, nbytes, number in self)
+        self._next_paths = {
+            number: self._next_paths.get(number) or self._root.place(self._shard_name(number))
+            for number in numbers[:n_ahead]
+        }
+        for number, path in self._next_paths.items():
+            if number not in self:
+                yield Opening(path, MAX_WHOLE_NBYTES if number in whole else index_nbytes)
 
 
 Crcs = NDArray[np.uint32]
@@ -532,9 +537,9 @@ class SeriesArray:
         """Yield the openings of files with rows ``start:stop``, `MAX_FILES_AHEAD` at most."""
         numbers = range(start // self.rows_per_file, -(-stop // self.rows_per_file))
         for number in numbers[:MAX_FILES_AHEAD]:
-            path = self._root.path / self._name / self.metadata.file_name(number)
-            nbytes = self.metadata.chunk_nbytes + CRC_NBYTES + 1
-            yield Opening(path, nbytes, number in self._rows_by_file)
+            if number not in self._rows_by_file:
+                path = self._root.path / self._name / self.metadata.file_name(number)
+                yield Opening(path, self.metadata.chunk_nbytes + CRC_NBYTES + 1)
 
     def rows(self, start: int, stop: int) -> Numbers:
         """Return rows ``start:stop``, which must not be changed; raises as `file` does."""

@@ -24,7 +24,6 @@ from mdio.cli.main import main
 from mdio.core.errors import PlanError, SourceError
 from mdio.core.files.page_cache import drop_cache
 
-
 SLEEP_S = 0.02
 
 

@@ -321,21 +321,18 @@ UNITS_PER_OPENING = 8
 
 
 class Opening(NamedTuple):
-    """An object that must be opened before its ranges are known, as a shard for its index."""
+    """An object, not open yet, that must be before its ranges are known: a shard for its index."""
 
     path: Path
     last_nbytes: int
     """Bytes at its end to fetch with the request that opens it; 0 = fetch its beginning."""
-    is_open: bool
-    """Whether it is open already."""
 
 
 def prefetch_openings(openings: Iterable[Opening]) -> None:
-    """Prefetch the ends of objects that are not open yet."""
+    """Prefetch the ends of objects."""
     by_nbytes: dict[int, list[Path]] = {}
     for opening in openings:
-        if not opening.is_open:
-            by_nbytes.setdefault(opening.last_nbytes, []).append(opening.path)
+        by_nbytes.setdefault(opening.last_nbytes, []).append(opening.path)
     for last_nbytes, paths in by_nbytes.items():
         objects.prefetch(paths, last_nbytes)
 
@@ -405,7 +402,7 @@ class Prefetch:
         prefetch_openings(
             opening for opening in openings.values() if opening.path not in self._requested
         )
-        self._requested = {opening.path for opening in openings.values() if not opening.is_open}
+        self._requested = {*openings}
 
     def stop(self) -> None:
         """Drop all requests, and end the threads."""
