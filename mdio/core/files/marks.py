@@ -145,12 +145,10 @@ def _not_regular(path: Path) -> OSError:
     return OSError(errno.EINVAL, NOT_REGULAR, str(path))
 
 
-PARTS_MARKER = "parts.json"
-"""The file in a folder of parts that belongs to an H5MD file of an earlier version."""
 ENSEMBLE_MANIFEST = "ensemble.json"
 """The manifest of an ensemble in H5MD."""
-OUTPUT_MARKERS = ("manifest.json", "zarr.json", ENSEMBLE_MANIFEST, PARTS_MARKER)
-"""Files by which a folder is known to be an output of mdio, or the parts of one."""
+OUTPUT_MARKERS = ("manifest.json", "zarr.json", ENSEMBLE_MANIFEST)
+"""Files by which a folder is known to be an output of mdio."""
 UUID_SUFFIX = r"-[0-9a-f]{8}"
 """Suffix of the name of a folder of parts, which the plain name may lack."""
 FORMAT = "mdio"
@@ -181,14 +179,6 @@ def with_checksum(manifest: Mapping[str, Any]) -> dict[str, Any]:
     # JSON turns all keys into strings, so that they are sorted as strings.
     text = json.dumps(json.loads(json.dumps(rest)), sort_keys=True, separators=(",", ":"))
     return rest | {CHECKSUM_KEY: crc32c(text.encode())}
-
-
-def is_output(folder: Path) -> bool:
-    """Return whether mdio wrote a folder: segments, a Zarr tree, or parts of a file."""
-    if manifest_in(folder) is not None:
-        return True
-    marker = _read_json(folder / PARTS_MARKER)
-    return all(isinstance(marker.get(key), str) for key in ("uuid", "file"))
 
 
 OWN_NAMES = {
@@ -242,16 +232,12 @@ def own_parts_folder(target: Path, name: object) -> Path | None:
 
 
 def belongs_to_output(goal: str, name: object) -> bool:
-    """Return whether `name` is that of the output `goal`, its parts, or a topology beside it."""
+    """Return whether `name` is that of the output `goal`, or of a topology beside it."""
     if not isinstance(name, str):
         return False
     stems = "|".join(map(re.escape, {goal, Path(goal).stem}))
     topology = rf"({stems})(\.[^/]+)?\.(pdb|gro)"
-    return (
-        name == goal
-        or own_parts_folder(Path(goal), name) is not None
-        or re.fullmatch(topology, name, re.DOTALL) is not None
-    )
+    return name == goal or re.fullmatch(topology, name, re.DOTALL) is not None
 
 
 def is_built_for(goal: str, name: str) -> bool:

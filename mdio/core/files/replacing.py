@@ -22,7 +22,6 @@ import contextlib
 import ctypes
 import errno
 import os
-import shutil
 import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,7 +36,7 @@ from mdio.core.files.journal import journal_path, unfinished_in
 from mdio.core.files.marks import (
     check_only_own,
     is_identical,
-    is_output,
+    manifest_in,
     read_identity,
     try_lock,
 )
@@ -117,7 +116,6 @@ def put_in_place(
     claim: Claim,
     goal: Path,
     companions: Sequence[Path],
-    former_parts: Sequence[Path],
     *,
     force: bool,
     former_state: State | None,
@@ -125,8 +123,7 @@ def put_in_place(
     """Rename an output, and all that belongs to it, from their temporary to their final names.
 
     `claim`: the publication, with its temporary names. `goal`, `companions`: final paths of the
-    output, and of what was built with it; all in one folder. `former_parts`: folders of the present
-    output, of an earlier version, that go with it. `force`: replace an existing output.
+    output, and of what was built with it; all in one folder. `force`: replace an existing output.
     `former_state`: its state, as this run knows it.
     Raises OutputError: one of the names is taken; another run has changed the former output; or
     that could be neither replaced nor restored. OSError: a rename failed; all is as it was.
@@ -138,7 +135,7 @@ def put_in_place(
     tidy([goal, *companions], unfinished_too=True)  # may take long, so unlocked
     with exclusive_turn(goal), _folder_lock(folder):
         _tidy_locked([goal, *companions], unfinished_too=True)
-        existing = [path for path in (goal, *companions, *former_parts) if os.path.lexists(path)]
+        existing = [path for path in (goal, *companions) if os.path.lexists(path)]
         if existing and not force:
             raise _target_exists_error(existing[0])
         for path in existing:
@@ -152,7 +149,7 @@ def put_in_place(
         is_file = not (_is_folder(goal) or _is_folder(claim.name(goal)))
         if companions and is_file and set(existing) <= {goal}:
             _replace_file(claim, goal, companions)
-        elif companions or former_parts:
+        elif companions:
             _replace_in_steps(claim, goal, companions, existing)
         elif not existing:
             _rename_to_free(claim.name(goal), goal)
@@ -245,37 +242,25 @@ def _replace_in_steps(
         remove(claim.name(path, "old"))
 
 
-def _move(source: Path, target: Path) -> None:
-    """Give `source` the name `target`, which is free: by a rename, else by links or copies."""
-    try:
-        _rename_to_free(source, target)
-    except OSError as error:
-        if isinstance(error, OutputError) or os.path.lexists(target):
-            raise
-        move_by_links(source, target)
-
-
 def _undo(owner: Claim | Leftover, folder: Path, plan: Mapping[str, Any]) -> None:
     """Undo the steps of a plan that were taken, the last one first."""
     goal = folder / plan["goal"]
     for name, identity in reversed(plan["new"].items()):
         path = folder / name
         if is_identical(path, identity):
-            _move(path, owner.name(path))
+            _rename_to_free(path, owner.name(path))
     for path in [folder / name for name in plan["aside"] if name != goal.name]:
         old = owner.name(path, "old")
         if not os.path.lexists(old):
             continue
-        if _is_folder(path) and is_output(path):  # parts of another output than the restored one
-            remove(path)
         if os.path.lexists(path):  # somebody has created it since
             remove(old)
         else:
-            _move(old, path)
+            _rename_to_free(old, path)
     flush(folder)
     old = owner.name(goal, "old")
     if os.path.lexists(old):
-        _move(old, goal)
+        _rename_to_free(old, goal)
         flush(folder)
 
 
@@ -299,15 +284,13 @@ def _tidy_locked(targets: Sequence[Path], *, unfinished_too: bool) -> None:
                 index.unlink(missing_ok=True)
     for leftover in leftovers(targets):
         plan = leftover.plan
-        if plan is None and leftover.aside:  # of an older version: an output, and perhaps its parts
-            plan = {"goal": min(leftover.aside, key=len), "aside": leftover.aside, "new": {}}
         if plan is not None:
             goal = leftover.folder / plan["goal"]
             if not (os.path.lexists(goal) if plan["aside"] else _is_done(goal, plan)):
                 _undo(leftover, leftover.folder, plan)
             for path in [leftover.name(leftover.folder / name, "old") for name in plan["aside"]]:
                 # Other folders are not ours; an empty one was being removed.
-                if not _is_folder(path) or is_output(path) or not any(path.iterdir()):
+                if not (_is_folder(path) and any(path.iterdir())) or manifest_in(path) is not None:
                     remove(path)
         may_discard = unfinished_too and targets[0].name in leftover.journals
         if not may_discard and any(unfinished_in(leftover)):
@@ -320,7 +303,7 @@ def _tidy_locked(targets: Sequence[Path], *, unfinished_too: bool) -> None:
         ]
         for path in temporaries:
             remove(path)
-        if leftover.lock is not None and not any(map(os.path.lexists, temporaries)):
+        if not any(map(os.path.lexists, temporaries)):
             leftover.lock.unlink(missing_ok=True)
 
 
@@ -343,8 +326,7 @@ def take_over(claim: Claim, goal: Path, identity: Mapping[str, Any], *, follows:
                     path.unlink(missing_ok=True)
                 # The journal last: it is useless without the files that it lists.
                 rename(journal_path(leftover.name(goal)), journal_path(claim.name(goal)))
-                if leftover.lock is not None:
-                    leftover.lock.unlink(missing_ok=True)
+                leftover.lock.unlink(missing_ok=True)
                 return
 
 
@@ -362,8 +344,7 @@ def drop_unfinished(goal: Path, identity: Mapping[str, Any]) -> None:
                     for name in leftover.temporaries:
                         remove(leftover.name(leftover.folder / name))
                     journal_path(leftover.name(goal)).unlink(missing_ok=True)
-                    if leftover.lock is not None:
-                        leftover.lock.unlink(missing_ok=True)
+                    leftover.lock.unlink(missing_ok=True)
         with suppress(OSError):
             _tidy_locked([goal], unfinished_too=False)
 
@@ -408,35 +389,6 @@ def _copy_access(former: Path, new: Path) -> None:
         for name in ACCESS_LISTS.intersection(names):
             if not (is_file and stat.S_ISDIR(former_status.st_mode)):
                 os.setxattr(new, name, os.getxattr(former, name))
-
-
-def move_by_links(source: Path, target: Path) -> None:
-    """Move a file or folder where the system cannot rename it; raises OSError.
-
-    `target`: a path at which nothing exists. Files are linked, or copied if links fail too.
-    """
-    try:
-        if source.is_dir() and not source.is_symlink():
-            shutil.copytree(source, target, symlinks=True, copy_function=_link)
-            tree = [Path(folder) for folder, *_ in os.walk(target)]
-        else:
-            _link(source, target)
-            tree = []
-        for folder in (*tree, target.parent):
-            flush(folder)
-    except (OSError, shutil.Error):
-        remove(target)
-        raise
-    remove(source)
-
-
-def _link(source: str | Path, target: str | Path) -> None:
-    try:
-        os.link(source, target, follow_symlinks=False)
-    except OSError:
-        shutil.copy2(source, target, follow_symlinks=False)
-        if not Path(target).is_symlink():
-            flush(Path(target))
 
 
 @cache

@@ -19,7 +19,7 @@ from typing import Any
 
 from mdio.core.errors import OutputError
 from mdio.core.files import marks
-from mdio.core.files.marks import OWN_NAMES, check_only_own, is_output, with_checksum
+from mdio.core.files.marks import OWN_NAMES, check_only_own, manifest_in, with_checksum
 from mdio.core.files.remote import objects
 from mdio.core.files.remote.objects import NO_BUCKET, find, store_and_name, translated_errors
 from mdio.core.files.remote.paths import MANIFESTS, RemotePath
@@ -330,7 +330,7 @@ class OutputPlace:
         is_object = is_object and not self._manifests
         if not replace and (self._manifests or is_object):
             raise OutputError(f"{self.goal}: it exists already; choose another name or use --force")
-        if self._existing and not mark and not is_output(self.goal):
+        if self._existing and not mark and manifest_in(self.goal) is None:
             raise OutputError(
                 f"{self.goal}: there are objects below it that mdio did not write; remove them "
                 "yourself or choose another name"
