@@ -127,14 +127,6 @@ class GlobalArray:
         self._transfer(self._window.Get, start, out)
         return out
 
-    def access(self) -> NDArray[Any]:
-        """Return the rows that this rank keeps, as a view (to be read after `sync`)."""
-        first = min(self.comm.rank * self.share, self.n_rows)
-        n_here = min(self.share, self.n_rows - first)
-        memory = np.frombuffer(self._window.tomemory(), np.uint8)
-        rows = memory[: n_here * self._row.nbytes].view(self._row.dtype)
-        return rows.reshape((n_here, *self._row.shape))
-
     def sync(self) -> None:
         """Wait until every rank calls this; rows that were put before can be read afterwards."""
         self._window.Flush_all()

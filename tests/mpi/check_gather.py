@@ -91,9 +91,6 @@ def check_global_array():
         assert np.array_equal(array.get(0, n_rows), whole)
         assert np.array_equal(array.get(3, n_rows - 1), whole[3:-1])
         assert array.get(2, 2).shape == (0, 2)
-        first = min(RANK * array.share, n_rows)
-        assert np.array_equal(array.access(), whole[first : first + array.share])
-        assert sum(COMM.allgather(len(array.access()))) == n_rows
         for bad in ((-1, 2), (0, n_rows + 1), (3, 2)):
             try:
                 array.get(*bad)

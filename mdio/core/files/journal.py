@@ -24,7 +24,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import zip_longest
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -225,16 +224,9 @@ class Journal:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        suppressed = (
-            contextlib.suppress(OSError) if error_type is not None else contextlib.nullcontext()
-        )
-        with suppressed:  # the first error is the cause
+    def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
+        # After an error in the block, another one in closing is of no use.
+        with contextlib.nullcontext() if error_type is None else contextlib.suppress(OSError):
             self.close()
 
 

@@ -84,14 +84,8 @@ def flush_tree(path: Path) -> None:
     paths = [folder / name for folder, files in tree for name in files]
     paths = [file for file in paths if not file.name.endswith(INDEX_ENDING)]
     paths += [folder for folder, _ in tree]
-    n_flushers = min(MAX_FLUSHERS, len(paths))
-    with ThreadPoolExecutor(n_flushers) as pool:
-        list(pool.map(_flush_all, (paths[first::n_flushers] for first in range(n_flushers))))
-
-
-def _flush_all(paths: Sequence[Path]) -> None:
-    for path in paths:
-        flush(path)
+    with ThreadPoolExecutor(MAX_FLUSHERS) as pool:
+        list(pool.map(flush, paths))
 
 
 def check_folder(target: Path) -> None:

@@ -228,6 +228,12 @@ class OpenFile(Closing):
         nbytes = 0
         for buffer in buffers:
             nbytes += buffer.nbytes
+        n_read = self._read(offset, nbytes, buffers)
+        if n_read < nbytes:
+            raise self._truncated(offset, nbytes, offset + n_read)
+
+    def _read(self, offset: int, nbytes: int, buffers: Sequence[Buffer]) -> int:
+        """Fill `buffers`, of `nbytes` in all, and return how many were read: fewer at the end."""
         n_read = 0
         try:
             while n_read < nbytes:  # the system reads at most 2 GiB at a time
@@ -237,7 +243,7 @@ class OpenFile(Closing):
                     _without_first(buffers, n_read) if n_read else buffers, offset + n_read
                 )
                 if not n_more:
-                    raise self._truncated(offset, nbytes, offset + n_read)
+                    break
                 n_read += n_more
         except OSError as error:
             if isinstance(error, MdioError):
@@ -249,6 +255,7 @@ class OpenFile(Closing):
         finally:
             if waits.n_watches:
                 waits.end()
+        return n_read
 
     def fill_rows(
         self, offset: int, rows: NDArray[Any], sums: NDArray[np.uint32], piece_nbytes: int
@@ -285,23 +292,7 @@ class OpenFile(Closing):
         Raises MdioError: they cannot be read; of the class `error`.
         """
         view = memoryview(bytearray(max(0, min(nbytes, self.nbytes - offset))))
-        n_done = 0
-        try:
-            while n_done < len(view):
-                if waits.n_watches:
-                    waits.begin("reading", self.path)
-                n_more = self.read_some([view[n_done:]], offset + n_done)
-                if not n_more:
-                    break
-                n_done += n_more
-        except OSError as error:
-            raise self.error(
-                f"{self.path}: bytes at {offset} cannot be read ({error.strerror or error})"
-            ) from error
-        finally:
-            if waits.n_watches:
-                waits.end()
-        return bytes(view[:n_done])
+        return bytes(view[: self._read(offset, len(view), [view])])
 
     def _truncated(self, offset: int, nbytes: int, end: int) -> MdioError:
         cut = ""

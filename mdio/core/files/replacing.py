@@ -148,7 +148,7 @@ def put_in_place(
             check_only_own(goal)
         is_file = not (_is_folder(goal) or _is_folder(claim.name(goal)))
         if companions and is_file and set(existing) <= {goal}:
-            _replace_file(claim, goal, companions)
+            _replace_in_steps(claim, goal, companions, ())
         elif companions:
             _replace_in_steps(claim, goal, companions, existing)
         elif not existing:
@@ -171,57 +171,42 @@ def _is_folder(path: Path) -> bool:
     return path.is_dir() and not path.is_symlink()
 
 
-def _replace_file(claim: Claim, goal: Path, companions: Sequence[Path]) -> None:
-    """Give `companions` their names, which are free, then replace the file `goal`."""
-    plan = _make_plan(claim, goal, companions)
-    claim.record(plan)
-    try:
-        for path in companions:
-            _rename_to_free(claim.name(path), path)
-        flush(goal.parent)
-        if os.path.lexists(goal):
-            rename(claim.name(goal), goal)
-        else:
-            _rename_to_free(claim.name(goal), goal)
-        flush(goal.parent)
-    except BaseException:
-        claim.is_unsettled = True  # until undone
-        if _is_done(goal, plan):  # in memory; on disk, the folder may still have the former file
-            raise
-        _undo(claim, goal.parent, plan)
-        claim.is_unsettled = False
-        raise
-
-
-def _make_plan(claim: Claim, goal: Path, companions: Sequence[Path]) -> dict[str, Any]:
-    """Return which names will change, for `Claim.record`; ``new``: identities by final name."""
-    new = {path.name: read_identity(claim.name(path)) for path in (*companions, goal)}
-    return {"goal": goal.name, "aside": [], "new": new}
-
-
 def _is_done(goal: Path, plan: Mapping[str, Any]) -> bool:
     """Return whether the new output of a plan has its final name."""
     return is_identical(goal, plan["new"][goal.name])
 
 
 def _replace_in_steps(
-    claim: Claim, goal: Path, companions: Sequence[Path], existing: Sequence[Path]
+    claim: Claim, goal: Path, companions: Sequence[Path], aside: Sequence[Path]
 ) -> None:
-    """Move `existing` aside, and give the new files their names; see the module."""
-    plan = _make_plan(claim, goal, companions) | {"aside": [path.name for path in existing]}
+    """Move the paths `aside`, and give the new files their names; see the module.
+
+    A new file whose former one is not moved aside replaces it by a rename.
+    """
+    # Identities of the new files by final name.
+    new = {path.name: read_identity(claim.name(path)) for path in (*companions, goal)}
+    plan = {"goal": goal.name, "aside": [path.name for path in aside], "new": new}
     claim.record(plan)
     try:
-        for path in existing:
+        for path in aside:
             rename(path, claim.name(path, "old"))
             if path == goal:
                 flush(goal.parent)
-        flush(goal.parent)
+        if aside:
+            flush(goal.parent)
         for path in companions:
             _rename_to_free(claim.name(path), path)
         flush(goal.parent)
-        _rename_to_free(claim.name(goal), goal)
+        if os.path.lexists(goal) and not aside:
+            rename(claim.name(goal), goal)
+        else:
+            _rename_to_free(claim.name(goal), goal)
         flush(goal.parent)
     except BaseException as error:
+        claim.is_unsettled = True  # until undone
+        # In memory only: on disk, the folder may still have the former file.
+        if not aside and _is_done(goal, plan):
+            raise
         try:
             try:
                 _undo(claim, goal.parent, plan)
@@ -237,8 +222,9 @@ def _replace_in_steps(
                 f"{goal}: the new output could not get its name, nor the former one be restored "
                 f"({error}); the former one is {old}, and is restored when {goal} is next written"
             ) from error
+        claim.is_unsettled = False
         raise
-    for path in existing:
+    for path in aside:
         remove(claim.name(path, "old"))
 
 

@@ -223,6 +223,10 @@ class ObjectStore(Disk):
     opening_waits = True
     has_folders = holds_ensembles = built_in_place = keeps_times = grows = in_page_cache = False
     has_conditional_writes = True
+    as_local_file = staticmethod(local_copy)
+    prefetch = staticmethod(objects.prefetch)
+    prefetch_end = staticmethod(objects.prefetch_end)
+    forget_end = staticmethod(objects.forget_end)
 
     def open(self, path: Path, last_nbytes: int = 0) -> tuple[int, RemoteObject | None]:
         """See the base class."""
@@ -231,10 +235,6 @@ class ObjectStore(Disk):
     def for_library(self, path: Path) -> ObjectFile:
         """See the base class."""
         return ObjectFile(RemoteObject(path))
-
-    def as_local_file(self, path: Path) -> AbstractContextManager[Path]:
-        """See the base class."""
-        return local_copy(path)
 
     def check_regular(self, path: Path) -> None:
         """Do nothing: a store has objects only."""
@@ -253,18 +253,6 @@ class ObjectStore(Disk):
     def bytes_to_link(self, path: Path) -> NDArray[np.uint8]:  # noqa: ARG002
         """Return no bytes: the object stays in the store."""
         return np.empty(0, np.uint8)
-
-    def prefetch(self, paths: Iterable[Path], last_nbytes: int) -> None:
-        """See the base class."""
-        objects.prefetch(paths, last_nbytes)
-
-    def prefetch_end(self, path: Path) -> None:
-        """See the base class."""
-        objects.prefetch_end(path)
-
-    def forget_end(self, path: Path) -> None:
-        """See the base class."""
-        objects.forget_end(path)
 
     def upload(self, goal: Path, **options: Any) -> Upload:
         """See the base class; `options`: of `Upload`."""
