@@ -47,7 +47,7 @@ from mdio.core.kernels import crc32c, crc32c_pieces
 from mdio.core.words import human_nbytes
 
 VERSION = 1
-TRAJECTORY_FOLDER = re.compile(r"v(\d+)-[0-9a-f]{16}")
+TRAJECTORY_FOLDER = re.compile(rf"v{VERSION}-[0-9a-f]{{16}}")
 """Name of a trajectory's folder: the version of the format, and a hash of path and label."""
 CACHE_FILE = re.compile(r".*\.unit|\.mdio-cache-[0-9a-f]+|source\.json")
 """Names of the files that mdio stores there; no others are removed."""
@@ -187,14 +187,6 @@ class CacheFolder:
         self._reserved_nbytes = 0
         """Bytes that may be stored before sizes are summed again."""
 
-    @cached_property
-    def n_other_versions(self) -> int:
-        """How many trajectories were stored by a version of mdio with another format."""
-        with suppress(OSError):
-            matches = [TRAJECTORY_FOLDER.fullmatch(path.name) for path in self.root.iterdir()]
-            return sum(match is not None and int(match[1]) != VERSION for match in matches)
-        return 0
-
     def trajectory_folder(self, key: str) -> Path:
         """Return the folder of a trajectory by its key, 16 hexadecimal digits."""
         return self.root / f"v{VERSION}-{key}"
@@ -205,25 +197,19 @@ class CacheFolder:
             if not path.exists():
                 path.mkdir(mode=0o700, exist_ok=True)
         for path in (self.root, folder):
-            status = path.stat()
-            if not is_private(status):
+            if not is_private(path.stat()):
                 raise PermissionError(errno.EPERM, "others may write there", str(path))
-            if path == folder and status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-                folder.chmod(0o700)  # older versions let all users read
 
-    def trajectory_folders(self, *, all_versions: bool = False) -> Iterator[Path]:
-        """Yield the folders of trajectories, of this or of all versions of the format."""
+    def trajectory_folders(self) -> list[Path]:
+        """Return the folders of trajectories."""
         with suppress(OSError):
-            for path in sorted(self.root.iterdir()):
-                match = TRAJECTORY_FOLDER.fullmatch(path.name)
-                if match and (all_versions or int(match[1]) == VERSION) and path.is_dir():
-                    yield path
+            paths = sorted(self.root.iterdir())
+            return [p for p in paths if TRAJECTORY_FOLDER.fullmatch(p.name) and p.is_dir()]
+        return []
 
     def files(self, folders: list[Path] | None = None) -> Iterator[CachedFile]:
         """Yield all files of the cache, or those in the `folders` of some trajectories."""
-        if folders is None:
-            folders = list(self.trajectory_folders(all_versions=True))
-        for folder in folders:
+        for folder in self.trajectory_folders() if folders is None else folders:
             with suppress(OSError), os.scandir(folder) as entries:
                 for entry in entries:
                     if CACHE_FILE.fullmatch(entry.name):
@@ -413,10 +399,6 @@ class CachedUnit:
         for first in range(0, self.nbytes, 64 * PIECE_NBYTES):
             self._verified(first, min(first + 64 * PIECE_NBYTES, self.nbytes))
 
-    def touch(self) -> None:
-        """Set the time of last use."""
-        os.utime(self._fd)
-
     def close(self) -> None:
         """Close its file."""
         fd, self._fd = self._fd, -1
@@ -509,12 +491,6 @@ class CachedSource:
         self.notes: list[str] = []
         """Notes for the user, each once."""
         self.units_folder = self.folder.trajectory_folder(_digest(self.path, label)[:16])
-        if self.folder.n_other_versions:
-            self.note(
-                f"{self.folder.root}: {self.folder.n_other_versions} of the trajectories there "
-                "were stored by another version of mdio and are not used; mdio cache evict removes "
-                "them"
-            )
 
     def note(self, text: str) -> None:
         """Add a note for the user, once."""
@@ -627,7 +603,7 @@ class CachedSource:
             return None
         if unit is not None:
             with suppress(OSError):
-                unit.touch()
+                os.utime(unit._fd)  # the time of last use
         return unit
 
     def remove_damaged(self, name: str, damage: DamagedUnitError) -> None:
@@ -686,7 +662,7 @@ def cached_trajectories(folder: str | os.PathLike[str]) -> Iterator[dict[str, An
                 "label": record.get("label", ""),
                 "node": node,
                 "units": record.get("units", 0),
-                "units_cached": len({_unit_number(file) for file in files if file.is_unit}),
+                "units_cached": len({f.path.stem.split("-")[1] for f in files if f.is_unit}),
                 "nbytes": sum(file.nbytes for file in files),
                 "is_stale": _is_stale(record),
             }
@@ -710,10 +686,6 @@ def _is_same_file(identity: Mapping[str, Any], status: os.stat_result) -> bool:
     )
 
 
-def _unit_number(file: CachedFile) -> str:
-    return file.path.stem.split("-")[1]
-
-
 def evict_units(
     folder: str | os.PathLike[str], keep_nbytes: int = 0, path: str | None = None
 ) -> tuple[int, int]:
@@ -726,7 +698,7 @@ def evict_units(
     for _, cache in list_folders(folder):
         units_folders = [
             units_folder
-            for units_folder in cache.trajectory_folders(all_versions=True)
+            for units_folder in cache.trajectory_folders()
             if path is None
             or read_source_record(units_folder).get("path") == os.path.realpath(path)
         ]
@@ -750,7 +722,7 @@ def evict_units(
 def verify_units(folder: str | os.PathLike[str]) -> Iterator[tuple[Path, str | None]]:
     """Read all units and compare checksums; yield each file and its problem, or None."""
     for _, cache in list_folders(folder):
-        for file in cache.files(list(cache.trajectory_folders())):
+        for file in cache.files():
             if file.path.suffix != ".unit":
                 continue
             problem = None
