@@ -241,18 +241,15 @@ SUMMARY_TIMES = ("t_open_s", "t_io_s", "t_comp_s", "t_comm_s")
 """Times of which `summary` has the sum over all workers, too."""
 
 
-def summary(timings: Sequence[BlockTiming | WorkerTiming]) -> dict[str, Any]:
+def summary(workers: Sequence[WorkerTiming]) -> dict[str, Any]:
     """Return sums and maxima of the workers' times.
 
-    `timings`: of blocks, or already of workers.
     Returns dict: ``t_open_s``, ``t_io_s``, ``t_comp_s``, ``t_comm_s``: sums over all workers; each
     also as ``t_*_max_s``, that of the worker with most of it; ``t_total_max_s``, the papers'
     t_total (the longest sum of a worker's blocks); ``ratio_comp_io`` = t_comp / t_IO and
     ``ratio_comp_comm`` = t_comp / t_comm (None where the divisor is 0); ``workers``: how many took
     part; ``nbytes_read``, ``nbytes_source`` and ``nbytes_cache``.
     """
-    workers = [timing for timing in timings if isinstance(timing, WorkerTiming)]
-    workers += per_worker([timing for timing in timings if isinstance(timing, BlockTiming)])
     totals: dict[str, Any] = {}
     for name in (*SUMMARY_TIMES, "t_total_s"):
         sums = [getattr(worker, name) for worker in workers]

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from mdio.core.errors import PlanError
-from mdio.parallel import GATHERS, GatherMode
+from mdio.parallel import GatherMode
 from mdio.parallel.sleeping import ROOT, Nap
 
 if TYPE_CHECKING:
@@ -148,40 +147,18 @@ class GlobalArray:
             self.destroy()
 
 
-def gather_rows(rows: NDArray[Any], comm: MPI.Intracomm, mode: GatherMode = "blocking") -> Gathered:
+def gather_rows(
+    rows: NDArray[Any], comm: MPI.Intracomm, counts: list[int], mode: GatherMode = "blocking"
+) -> Gathered:
     """Gather the rows of all ranks on rank 0, in order of rank (collective).
 
     `rows`, (n, ...): this rank's rows, one a frame; n may differ from rank to rank and be 0, but
-    dtype and the shape of a row may not. `comm` (mpi4py.MPI.Intracomm): the ranks. `mode`:
-    ``blocking`` (Gatherv), ``nonblocking`` (each rank sends when it is ready, rank 0 receives from
-    all at once) or ``one-sided`` (a `GlobalArray`; every rank puts, rank 0 gets).
-    Returns Gathered.
-    Raises PlanError: `mode` is none of these, or rows differ in dtype or shape (on all ranks).
+    dtype and the shape of a row may not. `comm` (mpi4py.MPI.Intracomm): the ranks. `counts`:
+    numbers of rows of all ranks. `mode`: ``blocking`` (Gatherv), ``nonblocking`` (each rank sends
+    when it is ready, rank 0 receives from all at once) or ``one-sided`` (a `GlobalArray`; every
+    rank puts, rank 0 gets).
     """
-    if mode not in GATHERS:
-        raise PlanError(f"--gather {mode}: give one of {', '.join(GATHERS)}")
     began_s = time.perf_counter()
-    ranks_rows = comm.allgather((len(rows), rows.shape[1:], rows.dtype.str))
-    row_types = {(shape, dtype) for _, shape, dtype in ranks_rows}
-    if len(row_types) > 1:
-        types_text = ", ".join(f"{dtype} {shape}" for shape, dtype in sorted(row_types))
-        raise PlanError(f"ranks have rows of different shape or type: {types_text}")
-    counts = [count for count, _, _ in ranks_rows]
-    return gather_counted(rows, comm, counts, mode, began_s)
-
-
-def gather_counted(
-    rows: NDArray[Any],
-    comm: MPI.Intracomm,
-    counts: list[int],
-    mode: GatherMode = "blocking",
-    began_s: float | None = None,
-) -> Gathered:
-    """Gather rows of one dtype and row shape as `gather_rows` does (collective).
-
-    `counts`: numbers of rows of all ranks. `began_s`: when the time to count began; now by default.
-    """
-    began_s = time.perf_counter() if began_s is None else began_s
     rows = np.ascontiguousarray(rows)
     if mode == "one-sided":
         return _one_sided(rows, comm, counts, began_s)
