@@ -13,7 +13,6 @@ four bytes.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,7 +24,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from mdio.core.errors import CorruptLayoutError, OutputError, SourceError
 from mdio.core.files.index import FrameIndex
-from mdio.core.files.marks import open_regular
 from mdio.core.files.reading import OpenFile
 from mdio.core.files.store import need_disk
 from mdio.core.kernels.backend import compiled
@@ -36,26 +34,6 @@ if TYPE_CHECKING:
     kernels = _xtc
 else:
     kernels = compiled("mdio._xtc")
-
-
-@contextmanager
-def open_for_reading(path: Path) -> Iterator[int]:
-    """Open a file for reading; errors within become SourceError."""
-    need_disk(
-        path,
-        "its frames do not follow one another from its beginning to its end; copy it here, and "
-        "mdio info says where",
-        SourceError,
-    )
-    try:
-        fd = open_regular(path)
-    except OSError as error:
-        raise SourceError(f"{path}: cannot be opened ({error.strerror})") from error
-    try:
-        with source_errors(path):
-            yield fd
-    finally:
-        os.close(fd)
 
 
 @contextmanager
@@ -157,8 +135,14 @@ def scan(path: Path) -> FrameIndex:
     else than frames, or its frames differ in their numbers of atoms; the message names frame and
     byte.
     """
-    with open_for_reading(path) as fd:
-        nbytes = os.fstat(fd).st_size
+    need_disk(
+        path,
+        "its frames do not follow one another from its beginning to its end; copy it here, and "
+        "mdio info says where",
+        SourceError,
+    )
+    with OpenFile(path) as file, source_errors(path):
+        fd, nbytes = file.fileno(), file.nbytes
         if nbytes == 0:
             raise SourceError(f"{path}: the file is empty (0 bytes), so it holds no frames")
         end = nbytes

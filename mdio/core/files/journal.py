@@ -16,7 +16,6 @@ import errno
 import json
 import math
 import os
-import shlex
 import struct
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,9 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import OutputError
-from mdio.core.files.fingerprint import identifying_file
 from mdio.core.files.marks import is_own_record, manifest_in, open_regular
-from mdio.core.files.store import is_remote, to_path
 from mdio.core.files.turns import Leftover, leftovers
 from mdio.core.files.writing import flush, write_all
 from mdio.core.kernels import crc32c
@@ -300,13 +297,12 @@ class Unfinished:
         stored = self.values.get("of")
         change = describe_change(stored if isinstance(stored, dict) else {}, identity)
         if change is not None:
-            difference, advice = change
-            work = "a different conversion"
+            work, advice = "a different conversion", "give the same source and options"
             if self._is_append:
                 work, advice = "an append", "give mdio append the same source with --resume"
             raise OutputError(
                 f"{goal}: {work} was left unfinished, which this one cannot continue "
-                f"({difference}); {advice}, or --force to start again"
+                f"({change}); {advice}, or --force to start again"
             )
 
 
@@ -383,39 +379,16 @@ def allocated_nbytes(path: Path) -> int:
     return sum(512 * file.lstat().st_blocks for file in files)
 
 
-def describe_change(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return how a conversion differs from an earlier one, and how to have the earlier one again.
+def describe_change(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:
+    """Return how a conversion differs from an earlier one; None if they are equal.
 
     `old`, `new`: plain values. Those under ``recipe`` only name the options that differ where other
     values do.
-    Returns two texts for a message, or None if they are equal.
     """
-    then, now = {**old, "recipe": None}, {**new, "recipe": None}
-    difference = _difference(then, now)
+    difference = _difference({**old, "recipe": None}, {**new, "recipe": None})
     if difference is None:
         return None
-    times_ns: tuple[dict[str, int], dict[str, int]] = {}, {}
-    if _difference(*map(_without_times, (then, now), times_ns)) is None:
-        path = next(path for path, time in times_ns[1].items() if times_ns[0][path] != time)
-        then_ns, now_ns = (times[path] for times in times_ns)
-        difference = f"{path}: last changed {_date(then_ns)} then, {_date(now_ns)} now"
-        if not is_remote(path):
-            time_s = f"{then_ns // 10**9}.{then_ns % 10**9:09}"
-            file = shlex.quote(str(identifying_file(to_path(path))))
-            return difference, f"if its contents are the same, run `touch -d @{time_s} {file}`"
-    options = describe_changed_options(old.get("recipe", {}), new.get("recipe", {}))
-    return options or difference, "give the same source and options"
-
-
-def _without_times(value: Any, times_ns: dict[str, int]) -> Any:
-    """Return plain values without times of files, which are added to `times_ns` by path."""
-    if isinstance(value, list):
-        return [_without_times(item, times_ns) for item in value]
-    if not isinstance(value, dict):
-        return value
-    if "mtime_ns" in value and "path" in value:
-        times_ns[value["path"]] = value["mtime_ns"]
-    return {key: _without_times(item, times_ns) for key, item in value.items() if key != "mtime_ns"}
+    return describe_changed_options(old.get("recipe", {}), new.get("recipe", {})) or difference
 
 
 def _date(time_ns: int) -> str:
@@ -431,11 +404,15 @@ def describe_changed_options(old: Mapping[str, Any], new: Mapping[str, Any]) -> 
 def _difference(old: Any, new: Any, name: str = "") -> str | None:
     """Return the first difference of two plain values in words; None if they are equal."""
     if isinstance(old, dict) and isinstance(new, dict):
+        name = str(new["path"]) if "path" in old and "path" in new else name
         labels = {key: f"{name}, {key}" if name else key for key in {**old, **new}}
         differences = (_difference(old.get(key), new.get(key), labels[key]) for key in labels)
     elif isinstance(old, list) and isinstance(new, list):
         pairs = enumerate(zip_longest(old, new))
         differences = (_difference(*pair, f"{name} {number}") for number, pair in pairs)
+    elif name.endswith(", mtime_ns") and old and new and old != new:
+        path = name.removesuffix(", mtime_ns")
+        return f"{path}: last changed {_date(old)} then, {_date(new)} now"
     else:
         texts = json.dumps(old), json.dumps(new)
         return (

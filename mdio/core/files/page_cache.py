@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from mdio.core.files.store import store_at
+from mdio.core.files.writing import libc_function
 
 MAX_RESIDENT_SHARE = 0.05
 """Most of a file that counts as dropped: the kernel keeps pages that it is using."""
@@ -73,17 +74,12 @@ def _drop_file(file: Path) -> str | None:
 
 def _resident_share(fd: int, nbytes: int) -> float | None:
     """Return the share of a file's pages that are in memory; None where that is unknown."""
-    try:
-        mincore = ctypes.CDLL(None, use_errno=True).mincore
-    except (OSError, AttributeError):
+    mincore = libc_function("mincore", ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
+    if mincore is None:
         return None
     pages = np.zeros(-(-nbytes // mmap.PAGESIZE), np.uint8)
     with mmap.mmap(fd, nbytes, prot=mmap.PROT_READ) as mapped:
         view = np.frombuffer(mapped, np.uint8)
-        failed = mincore(
-            ctypes.c_void_p(view.ctypes.data),
-            ctypes.c_size_t(nbytes),
-            ctypes.c_void_p(pages.ctypes.data),
-        )
+        failed = mincore(view.ctypes.data, nbytes, pages.ctypes.data)
         del view  # a mapping with a view cannot be closed
     return None if failed else float((pages & 1).mean())

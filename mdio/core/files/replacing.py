@@ -26,7 +26,6 @@ import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cache
 from glob import escape
 from pathlib import Path
 from typing import Any
@@ -50,7 +49,7 @@ from mdio.core.files.turns import (
     remove_dead_turn,
     state_at,
 )
-from mdio.core.files.writing import INDEX_ENDING, flush, remove
+from mdio.core.files.writing import INDEX_ENDING, flush, libc_function, remove
 
 AT_FDCWD = -100
 NOREPLACE, EXCHANGE = 1, 2
@@ -377,22 +376,6 @@ def _copy_access(former: Path, new: Path) -> None:
                 os.setxattr(new, name, os.getxattr(former, name))
 
 
-@cache
-def _renameat2() -> Any:
-    try:
-        function = ctypes.CDLL(None, use_errno=True).renameat2
-    except (OSError, AttributeError):  # another C library
-        return None
-    function.argtypes = (
-        ctypes.c_int,
-        ctypes.c_char_p,
-        ctypes.c_int,
-        ctypes.c_char_p,
-        ctypes.c_uint,
-    )
-    return function
-
-
 def rename(source: Path, target: Path, flags: int = 0) -> None:
     """Rename `source` to `target`.
 
@@ -401,9 +384,10 @@ def rename(source: Path, target: Path, flags: int = 0) -> None:
     if not flags:
         source.rename(target)
         return
-    function = _renameat2()
+    number, path = ctypes.c_int, ctypes.c_char_p
+    function = libc_function("renameat2", number, path, number, path, ctypes.c_uint)
     if function is None:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS), str(source))
     if function(AT_FDCWD, os.fsencode(source), AT_FDCWD, os.fsencode(target), flags):
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), str(source), None, str(target))
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), str(source), None, str(target))

@@ -94,12 +94,13 @@ def write_atomically(path: Path, *parts: Buffer, prefix: str, mode: int = 0o666)
 
 
 @cache
-def _fallocate() -> Any:
+def libc_function(name: str, *argument_types: Any) -> Any:
+    """Return a function of the C library that sets errno; None if there is none of this name."""
     try:
-        function = ctypes.CDLL(None, use_errno=True).fallocate64
-    except (OSError, AttributeError):  # another C library
+        function = getattr(ctypes.CDLL(None, use_errno=True), name)
+    except (OSError, AttributeError):
         return None
-    function.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+    function.argtypes = argument_types
     return function
 
 
@@ -111,7 +112,8 @@ def allocate(fd: int, nbytes: int) -> bool:
 
     Returns bool: whether space was allocated; the file can be written in any case.
     """
-    function = _fallocate()
+    int64 = ctypes.c_int64
+    function = libc_function("fallocate64", ctypes.c_int, ctypes.c_int, int64, int64)
     return function is not None and nbytes > 0 and function(fd, KEEP_SIZE, 0, nbytes) == 0
 
 
