@@ -267,7 +267,6 @@ class Unfinished:
         """Return the end of the message of a run that leaves it, with the ways out.
 
         `replaces`: whether there is a former output, which is kept until this one is complete.
-        Other ranks still add to trajectories of an ensemble.
         """
         at_least = "at least " if MEMBERS in self.values else ""
         resume, restart, conjunction = "--resume", "--force", "or"
@@ -281,10 +280,7 @@ class Unfinished:
         )
 
     def check_follows(self, goal: Path, *, follows: bool) -> None:
-        """Raise OutputError if it is of a conversion, while the new run continues an output.
-
-        `follows`: whether the new run continues the output `goal`.
-        """
+        """Raise OutputError if it is of a conversion, and the new run `follows` an output."""
         if follows and not self._is_append:
             raise OutputError(
                 f"{goal}: a conversion that was to replace it is unfinished: {self.text}; give "
@@ -307,10 +303,7 @@ class Unfinished:
 
 
 def stored_frames_text(n_stored: int, n_frames: int, n_reused: int | None) -> str:
-    """Return how many frames are stored, in words.
-
-    `n_frames`: of the whole output. `n_reused`: see `N_REUSED_KEY`; None where nothing is added to.
-    """
+    """Return how many of `n_frames` frames are stored, in words; `n_reused`: see `N_REUSED_KEY`."""
     if n_reused is None:
         return f"{n_stored:,} of {n_frames:,} frames"
     return f"{n_stored:,} of the {n_frames - n_reused:,} frames to write"
@@ -360,10 +353,7 @@ def unfinished_in(leftover: Leftover) -> Iterator[Unfinished]:
 
 
 def refuse_unfinished(goal: Path, name: Path, *, follows: bool) -> None:
-    """Raise OutputError if a dead process has left an unfinished `goal` that can be continued.
-
-    `name`: of the output in the message. `follows`: whether the new output continues `goal`.
-    """
+    """Raise OutputError, which names `name`, if an unfinished `goal` can be continued."""
     for leftover in leftovers([goal]):
         for unfinished in unfinished_in(leftover):
             unfinished.check_follows(name, follows=follows)

@@ -33,8 +33,7 @@ def open_descriptor(
 ) -> int:
     """Return a descriptor as `os.open` does, raising the limit on open files if need be.
 
-    Hundreds of trajectories may be open at once, and most shells set a low limit (1,024), which
-    every process may raise for itself up to a hard one.
+    Hundreds of trajectories may be open at once, and most shells set a low limit (1,024).
     """
     while True:
         try:
@@ -170,10 +169,10 @@ def manifest_in(folder: Path) -> dict[str, Any] | None:
 
 
 def with_checksum(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `manifest` with its own checksum, ``manifest_crc32c``, in place of a former one.
+    """Return `manifest` with its own checksum, ``manifest_crc32c``: that of the rest.
 
-    It is the crc32c of the rest as JSON with sorted keys and without spaces, so that it does not
-    depend on how the manifest is written.
+    The rest is written as JSON with sorted keys and without spaces, whatever the manifest's file
+    has.
     """
     rest = {key: value for key, value in manifest.items() if key != CHECKSUM_KEY}
     # JSON turns all keys into strings, so that they are sorted as strings.
@@ -241,7 +240,7 @@ def belongs_to_output(goal: str, name: object) -> bool:
 
 
 def is_built_for(goal: str, name: str) -> bool:
-    """Return whether a temporary of the final name `name` is one of the output `goal`.
+    """Return whether `name` is the final name of a temporary of the output `goal`.
 
     Chunks of earlier runs are copied into the files ``GOAL.2`` and so on.
     """

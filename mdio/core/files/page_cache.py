@@ -29,15 +29,11 @@ def files_in(path: Path) -> Iterator[Path]:
 
 
 def drop_cache(path: Path) -> str | None:
-    """Drop a file, or all files in a folder, from the page cache.
+    """Drop a file, or all files in a folder, from the page cache; return why some stay, if they do.
 
     ``POSIX_FADV_DONTNEED`` (posix_fadvise(2)) may have no effect: memory file systems have no disk
-    below, network ones may ignore it. So ``mincore(2)`` tells afterwards which pages stay; it reads
-    nothing, where a trial read would make the system read ahead. Objects of a store are never in
-    the page cache.
-
-    Returns str or None: why the bytes are still in memory, or that this is unknown; None if they
-    were dropped.
+    below, network ones may ignore it. So ``mincore(2)`` tells afterwards which pages stay. Objects
+    of a store are never in the page cache.
     """
     if not store_at(path).in_page_cache:
         return None

@@ -53,10 +53,7 @@ MAX_NAME_NBYTES = 255
 
 @contextmanager
 def output_errors(path: Path) -> Iterator[None]:
-    """Turn OSError while `path` is written into OutputError.
-
-    The message names the target if `path` is a temporary.
-    """
+    """Turn OSError while `path`, perhaps a temporary, is written into OutputError on the target."""
     try:
         yield
     except MdioError:
@@ -70,10 +67,9 @@ def output_errors(path: Path) -> Iterator[None]:
 
 
 def flush_tree(path: Path) -> None:
-    """Flush a file, or all files and folders under a folder, to the disk.
+    """Flush a file, or all files and folders under a folder, to the disk, several at a time.
 
-    Several at a time, which file systems then flush together. Frame indexes are left out: they are
-    checked when they are used, and can be made again.
+    Frame indexes are left out: they are checked when they are used, and can be made again.
     """
     if not path.is_dir():
         flush(path)

@@ -71,21 +71,15 @@ MIN_RAMP_NBYTES = sum(RAMP_NBYTES)
 
 @cache
 def devices_with_folios(mountinfo: str = MOUNTS) -> frozenset[int]:
-    """Return the devices (``st_dev``) whose files are kept in folios.
-
-    `mountinfo`: the kernel's table of mounts (proc(5)).
-    """
+    """Return the devices (``st_dev``) whose files are kept in folios."""
     return frozenset(device for device, _, kind in mounts(mountinfo) if kind in FOLIO_FILE_SYSTEMS)
 
 
 def read_with_ramp_up(fd: int, target: memoryview, offset: int) -> int:
-    """Read the first bytes of a long run of a file in short calls.
+    """Read the first bytes of a long run of a file in short calls; return how many.
 
-    `fd`: a file of which no run as long has been read before. `target`: a writable buffer for the
-    run. `offset`: of the run in the file.
-    Returns int: how many bytes have been read: 0 if the run is short or the file system keeps no
-    folios; fewer than `MIN_RAMP_NBYTES` at the end of the file. The caller reads the rest.
-    Raises OSError: as the system raises it.
+    0 if the run is short or the file system keeps no folios; fewer than `MIN_RAMP_NBYTES` at the
+    end of the file. `fd`: a file of which no run as long has been read before.
     """
     if len(target) < MIN_RAMP_NBYTES or os.fstat(fd).st_dev not in devices_with_folios():
         return 0
@@ -202,10 +196,7 @@ class OpenFile(Closing):
         return _identity(self.status()) == self._pickled_identity
 
     def status(self) -> os.stat_result:
-        """Return size, time and identity of the open file; of an object, those when it was opened.
-
-        Raises MdioError: the system cannot tell them; of the class `error`.
-        """
+        """Return size, time and identity of the open file; of an object, as it was opened."""
         try:
             return os.fstat(self._descriptor) if self.remote is None else self.remote.status
         except OSError as failure:
@@ -262,9 +253,9 @@ class OpenFile(Closing):
     ) -> bool:
         """Fill `rows` with the bytes from `offset` on, and verify them, with one call of C++.
 
-        `sums`, (R, P) uint32: checksums of the pieces, of `piece_nbytes`, of each row.
-        Returns bool: False if bytes may be in a cache, in flight or in a store, or differ from
-        their checksums: the caller then uses `fill`, and verifies each piece.
+        `sums`, (R, P) uint32: checksums of the pieces, of `piece_nbytes`, of each row. False if
+        bytes may be in a cache, in flight or in a store, or differ from their checksums: then use
+        `fill`.
         """
         if self.remote is not None or self.prefetcher is not None or reads.cache is not None:
             return False
@@ -287,10 +278,7 @@ class OpenFile(Closing):
         return out
 
     def peek(self, offset: int, nbytes: int) -> bytes:
-        """Return up to `nbytes` bytes from `offset` on: fewer only at the end.
-
-        Raises MdioError: they cannot be read; of the class `error`.
-        """
+        """Return up to `nbytes` bytes from `offset` on: fewer only at the end."""
         view = memoryview(bytearray(max(0, min(nbytes, self.nbytes - offset))))
         return bytes(view[: self._read(offset, len(view), [view])])
 

@@ -121,8 +121,7 @@ def put_in_place(
 ) -> None:
     """Rename an output, and all that belongs to it, from their temporary to their final names.
 
-    `claim`: the publication, with its temporary names. `goal`, `companions`: final paths of the
-    output, and of what was built with it; all in one folder. `force`: replace an existing output.
+    `goal`, `companions`: final paths, all in one folder. `force`: replace an existing output.
     `former_state`: its state, as this run knows it.
     Raises OutputError: one of the names is taken; another run has changed the former output; or
     that could be neither replaced nor restored. OSError: a rename failed; all is as it was.
@@ -260,7 +259,6 @@ def tidy(targets: Sequence[Path], *, unfinished_too: bool = False) -> None:
 
 
 def _tidy_locked(targets: Sequence[Path], *, unfinished_too: bool) -> None:
-    """Do what `tidy` does, in a folder that this process has locked."""
     for target in targets:
         remove_dead_turn(target)
         # After a power cut there may be a frame index without its temporary, which was not flushed.
@@ -295,7 +293,6 @@ def _tidy_locked(targets: Sequence[Path], *, unfinished_too: bool) -> None:
 def take_over(claim: Claim, goal: Path, identity: Mapping[str, Any], *, follows: bool) -> None:
     """Rename an unfinished `goal` of a dead process to names of `claim`, so that it is resumed.
 
-    `follows`: whether the new output continues the one that is there.
     Raises OutputError: it is of another conversion than that of this `identity`.
     """
     with _folder_lock(goal.parent):
@@ -316,10 +313,9 @@ def take_over(claim: Claim, goal: Path, identity: Mapping[str, Any], *, follows:
 
 
 def drop_unfinished(goal: Path, identity: Mapping[str, Any]) -> None:
-    """Remove unfinished outputs of dead processes, of a conversion that is complete by now.
+    """Remove unfinished outputs of dead processes of the conversion to `goal` of this `identity`.
 
-    `identity`: of that conversion to `goal`. Unfinished outputs of others stay, since they may be
-    needed.
+    It is complete by now. Unfinished outputs of others stay, since they may be needed.
     """
     with _folder_lock(goal.parent):
         for leftover in leftovers([goal]):
@@ -354,7 +350,6 @@ def keep_access(former: Path, new: Path) -> None:
 
 
 def _copy_access(former: Path, new: Path) -> None:
-    """Give a file or folder the group, mode and access lists of another one."""
     former_status, status = former.stat(), new.lstat()
     if stat.S_ISLNK(status.st_mode) or os.path.samestat(former_status, status):
         return
@@ -377,10 +372,7 @@ def _copy_access(former: Path, new: Path) -> None:
 
 
 def rename(source: Path, target: Path, flags: int = 0) -> None:
-    """Rename `source` to `target`.
-
-    `flags`: of renameat2(2); raises an OSError of `FLAGS_UNSUPPORTED` where there are none.
-    """
+    """Rename; `flags`: of renameat2(2), without which an OSError of `FLAGS_UNSUPPORTED` is raised."""
     if not flags:
         source.rename(target)
         return

@@ -67,7 +67,6 @@ def host_name() -> str:
 
 
 def _trace(target: Path, owner: str, ending: str) -> Path:
-    """Return the path of a trace of `target`."""
     return target.with_name(f".{target.name}.mdio-{owner}.{ending}")
 
 
@@ -78,11 +77,7 @@ def longest_name(target: Path) -> int:
 
 
 def temporary_for(target: Path, temporary: Path) -> Path:
-    """Return the name under which `target` is built.
-
-    `target`: a companion of an output. `temporary`: what `mdio.core.files.publish.publish` yielded
-    for the output.
-    """
+    """Return the name under which the companion `target` of an output at `temporary` is built."""
     match = _TRACE_NAME.fullmatch(temporary.name)
     if match is None:
         raise ValueError(f"{temporary} is not the temporary name of an output")
@@ -188,7 +183,6 @@ def refuse_second_run(claim: Claim, goal: Path) -> None:
 
 
 def _is_locked(path: Path, pid: int) -> bool:
-    """Return whether a process that is running holds a lock file."""
     fd = open_regular(path, os.O_RDWR | os.O_NOFOLLOW)
     try:
         return try_lock(fd) is False and is_running(pid)
@@ -213,7 +207,7 @@ class Leftover:
     """The plan written by `Claim.record`."""
 
     def name(self, target: Path, ending: str = "tmp") -> Path:
-        """Return the temporary or moved-aside name of `target`, as `Claim.name` does."""
+        """Return the temporary or moved-aside name of `target`."""
         return _trace(target, self.owner, ending)
 
 
@@ -317,7 +311,6 @@ def _is_quiet(folder: Path, traces: Sequence[re.Match[str]]) -> bool:
 
 
 def _lock_entries(fd: int) -> list[dict[str, Any]]:
-    """Return the complete lines of a lock file."""
     entries: list[dict[str, Any]] = []
     with contextlib.suppress(OSError, ValueError, RecursionError):
         lines = map(json.loads, os.pread(fd, MAX_LOCK_NBYTES, 0).split(b"\n")[:-1])
@@ -396,7 +389,7 @@ def state_at(path: Path) -> State | None:
     """Return a value that differs once the output at `path` is replaced; None if there is none.
 
     For a folder, the state of its manifest, which is written last. None in stores, whose requests
-    compare states themselves. Raises OSError: it cannot be read.
+    compare states themselves.
     """
     if store_at(path).has_conditional_writes:
         return None
@@ -512,7 +505,6 @@ def _create_lock(lock: Path) -> int:
 
 
 def _read_owner(lock: Path) -> dict[str, Any]:
-    """Return what identifies the process of a lock file; empty if it cannot be read."""
     try:
         fd = os.open(lock, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
         try:

@@ -134,7 +134,7 @@ def pack(integers: Int32s, out: Bytes) -> Bytes | None:
 
 
 def difference_first(deltas: Int32s) -> None:
-    """Turn the first frame into differences of each atom to the one before, in place: smaller ones."""
+    """Turn the first frame, in place, into differences of each atom to the one before."""
     checks.array(deltas, "deltas", np.int32, FRAMES)
     deltas[0, 1:] -= deltas[0, :-1].copy()
 

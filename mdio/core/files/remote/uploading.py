@@ -151,11 +151,8 @@ class Upload:
     ) -> Iterator[Path]:
         """Yield the path at which to build the output; send it when the block ends without error.
 
-        Parameters are those of `mdio.core.files.publish.publish`. `check` is called with the folder
-        in the store before that replaces anything.
-
-        Raises OutputError: the output exists already, is a source, is not one of mdio, or is
-        unfinished; or the store does not take it.
+        Parameters are those of `mdio.core.files.publish.publish`; `check` gets the folder in the
+        store.
         """
         for source in sources:
             if self.goal == source or self.goal in source.parents or source in self.goal.parents:
@@ -275,9 +272,7 @@ class Upload:
     ) -> None:
         """Send the remaining files of the output that was built at `output`, the manifest last.
 
-        `companions`: their files by name, if they exist. `check`: called with a folder in the store
-        before readers find it.
-        Raises OutputError: the store does not take it.
+        `check`: called with a folder in the store before readers find it.
         """
         with self._output_errors():
             if output.is_file():
