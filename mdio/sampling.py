@@ -420,7 +420,7 @@ def _choose_indices(
 ) -> tuple[AtomIndices | None, tuple[str, ...]]:
     """Return indices of the chosen atoms of a trajectory, None for all, and notes on the choice.
 
-    `choice_by_size`: atoms chosen with `top`, by number of atoms: `top` is read once for each.
+    `choice_by_size`: atoms chosen with `top`, by number of atoms.
     """
     if atoms is None:
         return None, ()

@@ -299,8 +299,6 @@ class BufferRing:
 
     While a caller keeps an array of a block, or a view of one, its memory is not given out again;
     if more than `n_buffers` are needed, it is left to its user.
-
-    `info`, `fields`: of the layout. `n_buffers`: the largest number of buffers that are kept.
     """
 
     def __init__(self, info: TrajectoryInfo, fields: tuple[str, ...], n_buffers: int) -> None:

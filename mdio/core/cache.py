@@ -90,7 +90,7 @@ class Cache:
 
     `folder`: on a disk of each node. Variables (``$TMPDIR``) are those of the process that reads;
     ``{local}`` is the folder of a Dask worker, elsewhere that of temporary files. If the folder is
-    another user's, or others may write there, ``uid-NUMBER`` in it is used. If ``MDIO_NODE`` is
+    another user's, or others may write there, ``uid-NUMBER`` in it is used; if ``MDIO_NODE`` is
     set, ``node-NAME`` below that. `max_nbytes`: limit of all files in it; by default, a tenth of
     the disk stays free, or 8 GiB if that is less.
     """
@@ -102,10 +102,7 @@ class Cache:
     def from_option(
         cls, cache: Cache | str | PathLike[str] | None, max_nbytes: int | None = None
     ) -> Cache | None:
-        """Return the `Cache` of an option: a folder, a `Cache` or None.
-
-        Raises PlanError: the size is not positive, or is given without a folder.
-        """
+        """Return the `Cache` of an option: a folder, a `Cache` or None; raises PlanError."""
         if max_nbytes is not None and (cache is None or max_nbytes < 1):
             raise PlanError(f"a cache of {max_nbytes} bytes: give a folder, and a positive size")
         if cache is None or isinstance(cache, Cache):
@@ -227,10 +224,9 @@ class CacheFolder:
     def make_room(self, nbytes: int, folder: Path) -> bool:
         """Evict the least recently used units until `nbytes` fit; False if they cannot.
 
-        Units in `folder`, the folder of the trajectory being read, stay: if that is larger than the
-        cache, each pass finds a part of it; otherwise its end would evict its beginning. Sizes are
-        not summed each time: a process reserves a share of the free space, as if there were one
-        process for each core.
+        Units in `folder`, of the trajectory being read, stay: else the end of one larger than the
+        cache would evict its beginning. Sizes are not summed each time: a process reserves a share
+        of the free space, as if there were one process for each core.
         """
         if self._reserved_nbytes >= nbytes:
             self._reserved_nbytes -= nbytes
@@ -330,8 +326,7 @@ class CachedUnit:
     def of_file(cls, fd: int, name: str) -> CachedUnit:
         """Return the unit in an open file, which its `close` closes.
 
-        Raises DamagedUnitError: the file is not as it was written, under `name`. OSError: it cannot
-        be read.
+        Raises DamagedUnitError: the file is not as it was written, under `name`.
         """
         head = os.pread(fd, HEAD.size, 0)
         if len(head) < HEAD.size or not head.startswith(MAGIC):
@@ -356,11 +351,9 @@ class CachedUnit:
         return unit
 
     def read_into(self, file: str, buffers: Sequence[Any], offset: int) -> int:
-        """Fill the beginning of `buffers` with bytes of a file, and return with how many.
+        """Fill the beginning of `buffers` with bytes of a file; return how many, 0 if it has none.
 
-        Returns int: 0 if the unit does not have the bytes at `offset`.
-        Raises DamagedUnitError: they differ from those that were stored. OSError: they cannot be
-        read.
+        Raises DamagedUnitError: they differ from those that were stored.
         """
         starts, places = self._ranges.get(file, ([], []))
         number = bisect_right(starts, offset) - 1
@@ -465,10 +458,8 @@ class CachedSource:
     An output of mdio is identified by its uuid; a file by size, inode, times of modification and
     change, and checksums of both ends; it may grow. Names of units contain a generation, which
     changes when the source is replaced.
-
-    `cache`: the folder. `path`: the trajectory. `label`: the stored group of atoms that is read, if
-    any. `uuid`: of an output of mdio. `n_units`: number of units, recorded for `mdio cache`.
-    `opened`: status of the open file, whose name may have changed.
+    `label`: the stored group of atoms that is read, if any. `n_units`: number of units, recorded
+    for `mdio cache`. `opened`: status of the open file, whose name may have changed.
     """
 
     def __init__(
@@ -649,9 +640,8 @@ def list_folders(folder: str | os.PathLike[str]) -> list[tuple[str | None, Cache
 def cached_trajectories(folder: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
     """Yield a summary of each trajectory in a cache, on each node.
 
-    Yields dict: ``path``; ``label``, that of a stored group, else empty; ``node``, None if it has
-    no name; ``units``, ``units_cached`` and ``nbytes``; ``is_stale``, whether the file is gone, or
-    is another one (of outputs of mdio, only whether it is gone).
+    ``label`` is that of a stored group, else empty; ``node`` None if it has no name; ``is_stale``:
+    the file is gone, or is another one (of outputs of mdio, only whether it is gone).
     """
     for node, cache in list_folders(folder):
         for units_folder in cache.trajectory_folders():
@@ -691,8 +681,7 @@ def evict_units(
 ) -> tuple[int, int]:
     """Remove the least recently used files; return their number and bytes.
 
-    `folder`: the cache. `keep_nbytes`: how much each node may keep. `path`: evict units of this
-    trajectory only.
+    `keep_nbytes`: how much each node may keep. `path`: evict units of this trajectory only.
     """
     n_files = nbytes = 0
     for _, cache in list_folders(folder):

@@ -44,8 +44,8 @@ def array_to_fill(
     The kernel copies from the page cache with ``rep movsb``, and so does ``memcpy``. On AMD's Zen
     that takes four times as long, in the nearer caches fifteen times, where the target's address is
     1 to 31 bytes above the source's, modulo 4096 (measured on an EPYC; also glibc's bug 30994). So
-    it is from the pages of a file, where chunks of HDF5 and Zarr begin, to arrays of `np.empty`,
-    which begin 16 bytes behind a page if they are large; these begin at a distance from both.
+    it is from the pages of a file to large arrays of `np.empty`, which begin 16 bytes behind a
+    page.
     """
     nbytes = math.prod(shape) * np.dtype(dtype).itemsize
     if nbytes < MIN_ALIGNED_NBYTES:
@@ -196,8 +196,7 @@ def notes_on_times(
     """Return a note where times, (F,) in ps, repeat or go back; none if they are all the same.
 
     `frame`: numbers of the frames; by default their places. `n_files`: how many files they are of.
-    `begins_late`: whether the trajectory's first frame is not among them, so that it is not known
-    at what time runs begin.
+    `begins_late`: whether the trajectory's first frame is not among them.
     """
     steps = np.diff(time)
     late_frames = np.flatnonzero(steps <= 0) + 1

@@ -26,11 +26,7 @@ MAX_ROWS, MAX_COLUMNS = 10, 8
 
 
 def check_table(path: str | PathLike[str]) -> Path:
-    """Return `path` if a table can be written there, before any work is done.
-
-    Raises PlanError, OutputError: as `check_output`. MissingExtraError: it is Parquet, and pyarrow
-    is not installed.
-    """
+    """Return `path` if a table can be written there, before any work is done; else raise."""
     target = check_output(path, TABLE_SUFFIXES)
     if target.suffix.lower() == ".parquet":
         try:

@@ -112,10 +112,7 @@ class GlobalArray:
         self._window.Flush_all()
 
     def put(self, start: int, rows: NDArray[Any]) -> None:
-        """Write `rows`, of the array's dtype and C-contiguous, from row `start` on.
-
-        They are in place once this returns; other ranks may read them after `sync`.
-        """
+        """Write `rows`, C-contiguous, from row `start` on; others may read them after `sync`."""
         self._transfer(self._window.Put, start, rows)
 
     def get(self, start: int, stop: int) -> NDArray[Any]:

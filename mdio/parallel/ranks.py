@@ -147,9 +147,7 @@ class RankRun:
     def finish(self) -> list[tuple[int, BaseException | None, bool]]:
         """End the run on all ranks together; return each rank's (number, error, sent STOP).
 
-        Errors have their traceback, which is not pickled, as a note.
-
-        Returns an empty list if no rank has failed or sent STOP.
+        An empty list if no rank has failed or sent STOP. Errors have their traceback as a note.
         """
         if self.comm.rank == 0:
             self.wait_until(self._drained)
@@ -212,11 +210,9 @@ def _traced(error: Any, trace: str, rank: int) -> Any:
 class Agreement:
     """Lets ranks agree whether to continue (collective calls, in the same order on all ranks).
 
-    `comm`: an mpi4py intracommunicator; it is duplicated, so that its messages are not mixed
-    up with those of other calls. `abort_cleanup`: returns the files to remove before the
-    program is ended, the output's own first, and a text for the message on those that are kept;
-    both may be empty. `grace_s`: how long a rank that has failed waits for the others before it
-    ends the program.
+    `abort_cleanup`: returns the files to remove before the program is ended, the output's own
+    first, and a text for the message on those that are kept; both may be empty. `grace_s`: how long
+    a rank that has failed waits for the others before it ends the program.
     """
 
     def __init__(
@@ -238,9 +234,8 @@ class Agreement:
     ) -> None:
         """Return on all ranks if none has failed; otherwise raise the same error on all.
 
-        `error`: what has failed here. `number`: of several errors, the one with the lowest number
-        is raised. `must_end_program`: whether it failed within a collective call, so that no rank
-        can go on.
+        `error`: what has failed here. `number`: of several errors, that with the lowest is raised.
+        `must_end_program`: it failed within a collective call, so that no rank can go on.
         """
         deadline = time.monotonic() + self._grace_s
 
@@ -346,8 +341,7 @@ class WorkQueue:
     def items(self, items: Iterable[Item]) -> Iterator[tuple[int, Item]]:
         """Return this rank's items with their numbers; only if the queue `is_usable`.
 
-        `items`: the same on all ranks; may be endless. Each call has a counter of its own in the
-        file, which is 0 at first, so that no rank has to wait for another.
+        Each call has a counter of its own, 0 at first, so that no rank has to wait for another.
         """
         self._n_calls += 1
         return self._items_of_rank(
@@ -386,9 +380,8 @@ PIECE_NBYTES = 1 << 30
 def exchange_rows(rows: NDArray[Any], counts: Sequence[int], comm: MPI.Intracomm) -> NDArray[Any]:
     """Send rows to all ranks and return the rows received (collective; Alltoallv).
 
-    `rows`, (n, ...): C-contiguous, those for rank 0 first; with one dtype and row shape on all
-    ranks. `counts`: the number of rows for each rank. `comm` (mpi4py.MPI.Intracomm): the ranks.
-    Returns (m, ...) array: in order of rank, and of sending.
+    `rows`, (n, ...): C-contiguous, those for rank 0 first; of one kind on all ranks. `counts`: rows
+    for each rank. Returns them in order of rank, and of sending.
     """
     row = RowType(rows.shape[1:], rows.dtype)
     incoming = np.empty(comm.size, np.int64)

@@ -372,7 +372,7 @@ def _copy_access(former: Path, new: Path) -> None:
 
 
 def rename(source: Path, target: Path, flags: int = 0) -> None:
-    """Rename; `flags`: of renameat2(2), without which an OSError of `FLAGS_UNSUPPORTED` is raised."""
+    """Rename; with `flags` of renameat2(2), raises OSError (`FLAGS_UNSUPPORTED`) without them."""
     if not flags:
         source.rename(target)
         return
