@@ -33,6 +33,8 @@ sometimes near each other, and a run costs as much as many of them."""
 MIN_LONG_RUN_FRAMES = 8
 """Of a run of at least so many frames, the last to be used is copied, so that the run's buffer is
 free for the next run while it is still in a processor's cache."""
+N_BUFFERS = 2
+"""One that the caller still uses, and one that it gets next."""
 
 Frame = tuple[FloatArray, FloatArray | None, FloatArray | None, FloatArray, float, int]
 """Positions, velocities and forces of one frame, which belong to the caller, who may change them;
@@ -84,9 +86,8 @@ class FrameCache:
             self._unit_frames = 1
             unit_nbytes = info.frame_nbytes
         self._run_frames = self._unit_frames * max(1, RUN_NBYTES // unit_nbytes)
-        # One that the caller still uses, and one that it gets next.
-        self._ring = BufferRing(info, layout.fields, 2)
-        self._single_frames = BufferRing(info, layout.fields, 2)
+        self._ring = BufferRing(info, layout.fields)
+        self._single_frames = BufferRing(info, layout.fields)
         self._start = self._stop = 0
         self._frames: list[Frame | None] = []
         self._keeps_all = False
@@ -298,13 +299,12 @@ class BufferRing:
     """Gives out blocks to read into, in memory that is not in use any more.
 
     While a caller keeps an array of a block, or a view of one, its memory is not given out again;
-    if more than `n_buffers` are needed, it is left to its user.
+    if more than `N_BUFFERS` are needed, it is left to its user.
     """
 
-    def __init__(self, info: TrajectoryInfo, fields: tuple[str, ...], n_buffers: int) -> None:
+    def __init__(self, info: TrajectoryInfo, fields: tuple[str, ...]) -> None:
         self._fields = tuple(name for name in info.fields if name in fields or name == "positions")
         self._n_atoms = info.n_atoms
-        self._n_buffers = n_buffers
         self._buffers: list[_BufferMemory] = []
 
     def take(self, n_frames: int) -> FrameBuffer:
@@ -312,7 +312,7 @@ class BufferRing:
         for memory in self._buffers:
             if memory.n_frames >= n_frames and memory.is_idle:
                 return memory.buffer(n_frames)
-        if len(self._buffers) >= self._n_buffers:
+        if len(self._buffers) >= N_BUFFERS:
             idle = [memory for memory in self._buffers if memory.is_idle]
             dropped = idle[0] if idle else self._buffers[0]
             self._buffers = [memory for memory in self._buffers if memory is not dropped]
