@@ -30,8 +30,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mdio.core.errors import OutputError
-from mdio.core.files.fingerprint import END_NBYTES, MANIFESTS
+from mdio.core.errors import OutputError, SourceError
+from mdio.core.files.fingerprint import file_state
 from mdio.core.files.marks import (
     belongs_to_output,
     is_built_for,
@@ -41,7 +41,6 @@ from mdio.core.files.marks import (
     try_lock,
 )
 from mdio.core.files.store import store_at
-from mdio.core.kernels import crc32c
 
 TEMPORARY = re.compile(r"\.([^/]+)\.mdio-[A-Za-z0-9_.]+-\d+-[0-9a-f]+\.tmp")
 _TRACE_NAME = re.compile(
@@ -397,30 +396,12 @@ def state_at(path: Path) -> State | None:
         status = path.lstat()
         if stat.S_ISLNK(status.st_mode):
             return status.st_ino, str(path.readlink())
-        file = path
-        if stat.S_ISDIR(status.st_mode):
-            file = next((path / name for name in MANIFESTS if (path / name).is_file()), path)
-        return status.st_ino, *_file_state(file)
     except (FileNotFoundError, NotADirectoryError):
         return None
-
-
-def _file_state(file: Path) -> State:
     try:
-        # Opening makes a network client ask its server instead of its own cache.
-        fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except PermissionError:
-        status = file.lstat()
+        return status.st_ino, *file_state(path).values()
+    except SourceError:  # a folder without a manifest, or what cannot be read
         return status.st_ino, status.st_size, status.st_mtime_ns
-    try:
-        status = os.fstat(fd)
-        ends = b""
-        if stat.S_ISREG(status.st_mode):
-            ends = os.pread(fd, END_NBYTES, 0)
-            ends += os.pread(fd, END_NBYTES, max(0, status.st_size - END_NBYTES))
-        return status.st_ino, status.st_size, status.st_mtime_ns, crc32c(ends)
-    finally:
-        os.close(fd)
 
 
 def concurrent_change_error(path: Path) -> OutputError:
