@@ -40,7 +40,7 @@ from numpy.typing import NDArray
 from mdio.core.errors import PlanError, SourceError
 from mdio.core.files.fingerprint import COUNTS_NBYTES, file_state
 from mdio.core.files.in_flight import copy
-from mdio.core.files.marks import open_regular, read_regular
+from mdio.core.files.marks import open_regular, read_json
 from mdio.core.files.reading import reads
 from mdio.core.files.writing import write_atomically
 from mdio.core.kernels import crc32c, crc32c_pieces
@@ -439,13 +439,10 @@ REPLACED = "replaced"
 
 def read_source_record(folder: Path) -> dict[str, Any]:
     """Return the record of the trajectory whose units are in a folder; empty if there is none."""
-    try:
-        if not is_private((folder / RECORD).stat()):
-            return {}
-        record = json.loads(read_regular(folder / RECORD))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return record if isinstance(record, dict) else {}
+    with suppress(OSError):
+        if is_private((folder / RECORD).stat()):
+            return read_json(folder / RECORD)
+    return {}
 
 
 def _digest(*parts: object) -> str:

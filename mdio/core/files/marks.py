@@ -158,10 +158,10 @@ MAX_IDENTITY_NBYTES = 16 << 20
 
 def manifest_in(folder: Path) -> dict[str, Any] | None:
     """Return the manifest of mdio in a folder; None if there is none (never raises)."""
-    segments_manifest = _read_json(folder / "manifest.json")
-    attributes = _read_json(folder / "zarr.json").get("attributes")
+    segments_manifest = read_json(folder / "manifest.json")
+    attributes = read_json(folder / "zarr.json").get("attributes")
     zarr_manifest = attributes.get(FORMAT) if isinstance(attributes, dict) else None
-    ensemble_manifest = _read_json(folder / ENSEMBLE_MANIFEST)
+    ensemble_manifest = read_json(folder / ENSEMBLE_MANIFEST)
     for manifest in (segments_manifest, zarr_manifest, ensemble_manifest):
         if isinstance(manifest, dict) and manifest.get("format") == FORMAT:
             return manifest if isinstance(manifest.get("uuid"), str) else None
@@ -276,7 +276,7 @@ def is_identical(path: Path, identity: int | str) -> bool:
     return read_identity(path) == identity
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
     """Return the JSON object in a file; an empty one for anything else."""
     with suppress(OSError, ValueError, RecursionError):
         record = json.loads(read_regular(path))

@@ -38,6 +38,7 @@ from mdio.core.files.marks import (
     is_own,
     is_own_record,
     open_regular,
+    read_json,
     try_lock,
 )
 from mdio.core.files.store import store_at
@@ -379,7 +380,6 @@ STALE_S = 60.0
 """Age at which the lock of an unknown process is removed; changing names takes far less."""
 MAX_WAIT_S = 600.0
 """How long a process waits for others at most."""
-MAX_OWNER_NBYTES = 4096
 
 State = tuple[Any, ...]
 
@@ -432,7 +432,7 @@ def remove_dead_turn(goal: Path) -> None:
     """Remove the lock on `goal` if a process of this machine was killed while it held it."""
     lock = _turn_file(goal)
     state = state_at(lock)
-    if state is not None and _is_dead(_read_owner(lock)):
+    if state is not None and _is_dead(read_json(lock)):
         _remove_stale(lock, state)
 
 
@@ -457,7 +457,7 @@ def _acquire(lock: Path, goal: Path) -> int:
         now_s = time.monotonic()
         if state != last_state:
             last_state, changed_s = state, now_s
-        owner = _read_owner(lock)
+        owner = read_json(lock)
         if _is_dead(owner) or now_s - changed_s > STALE_S:
             _remove_stale(lock, state)
         elif now_s - began_s > MAX_WAIT_S:
@@ -483,18 +483,6 @@ def _create_lock(lock: Path) -> int:
         return os.fstat(fd).st_ino
     finally:
         os.close(fd)
-
-
-def _read_owner(lock: Path) -> dict[str, Any]:
-    try:
-        fd = os.open(lock, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
-        try:
-            owner = json.loads(os.read(fd, MAX_OWNER_NBYTES))
-        finally:
-            os.close(fd)
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return owner if isinstance(owner, dict) else {}
 
 
 def _remove_stale(lock: Path, state: State) -> None:

@@ -31,10 +31,10 @@ from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from threading import BoundedSemaphore, get_ident
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mdio.core.errors import MdioError, OutputError, PlanError
-from mdio.core.files.marks import try_lock
+from mdio.core.files.marks import read_json, try_lock
 from mdio.core.files.remote.objects import pretend_stored
 from mdio.core.files.remote.paths import MANIFESTS, RemotePath
 from mdio.core.files.remote.places import (
@@ -162,7 +162,7 @@ class Upload:
                 )
         with folder_lock(self._folder, self.goal):
             with self._output_errors():
-                state = self._load_state() if resume else {}
+                state = read_json(self._folder / STATE_FILE) if resume else {}
                 resumes = self._place.prepare(
                     replace=force, discard=discard, resumed_token=state.get("token")
                 )
@@ -337,12 +337,6 @@ class Upload:
         """Write `STATE_FILE`."""
         state = {"token": self._place.token, "sent": dict(self._sent)}
         (self._folder / STATE_FILE).write_text(json.dumps(state))
-
-    def _load_state(self) -> dict[str, Any]:
-        with suppress(OSError, ValueError):
-            state = json.loads((self._folder / STATE_FILE).read_bytes())
-            return state if isinstance(state, dict) else {}
-        return {}
 
     @contextmanager
     def _output_errors(self) -> Iterator[None]:
