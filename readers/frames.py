@@ -141,7 +141,9 @@ class FrameCache:
         self._start, self._stop = start, stop
         if stop - start >= MIN_LONG_RUN_FRAMES and not must_copy:
             row = 0 if frame < self._last_frame else stop - start - 1
-            self._frames[row] = self._copy(buffer, row)
+            copy = self._single_frames.take(1)
+            copy.block.assign(buffer.block.frames(slice(row, row + 1)))
+            self._frames[row] = _split_frames(copy)[0]
 
     def _announce(self, frame: int, start: int, stop: int, previous_run: tuple[int, int]) -> None:
         """Let the layout prefetch the expected runs, after two neighbouring ones or equal jumps."""
@@ -193,12 +195,6 @@ class FrameCache:
         start = frame - frame % self._jump_frames
         stop = min(start + self._jump_frames, self._n_frames)
         return start, stop, self._keeps_all or self._jump_frames > 1
-
-    def _copy(self, buffer: FrameBuffer, index: int) -> Frame | None:
-        """Return a copy of a frame of a run."""
-        copy = self._single_frames.take(1)
-        copy.block.assign(buffer.block.frames(slice(index, index + 1)))
-        return _split_frames(copy)[0]
 
     def _read(self, start: int, stop: int) -> FrameBuffer:
         ring = self._ring if stop - start > 1 else self._single_frames

@@ -93,7 +93,8 @@ def sub_blocks(boundaries: ArrayLike, block: range, max_frames: int) -> Iterator
         end = int(edges[last])
         if end <= first:
             end = int(edges[last + 1]) if last + 1 < len(edges) else block.stop
-        next_begin = max(begin + 1, _index_of(block, end))
+        n_before = -(-(end - block.start) // block.step)  # of the frames of the block
+        next_begin = max(begin + 1, min(n_before, len(block)))
         yield block[begin:next_begin]
         begin = next_begin
 
@@ -112,11 +113,6 @@ def runs_within(boundaries: ArrayLike, n_frames: int, unit: int, max_frames: int
 def _check_positive(n_parts: int) -> None:
     if n_parts < 1:
         raise PlanError(f"{n_parts} blocks asked for; give 1 or more")
-
-
-def _index_of(frames: range, frame: int) -> int:
-    """Return how many of `frames` come before `frame`."""
-    return min(max(0, -(-(frame - frames.start) // frames.step)), len(frames))
 
 
 def _piece_edges(boundaries: ArrayLike, frames: range) -> Edges:

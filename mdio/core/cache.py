@@ -555,14 +555,6 @@ class CachedSource:
             recorded.get("inode") == present["inode"]
         )
 
-    def _is_unchanged(self) -> bool:
-        """Return whether the source is unchanged since `generation` was read, or has grown."""
-        if self.uuid is not None:
-            return True
-        with suppress(OSError):
-            return _is_same_file(self._identity, self.path.stat())
-        return False
-
     def name(self, number: int, stop: int) -> str:
         """Return the name of a unit; `stop`: one beyond its last frame."""
         return f"{self.generation}-{number}-{stop}"
@@ -609,7 +601,12 @@ class CachedSource:
         if folder.problem is not None:
             self.note(folder.problem)
             return
-        if self.generation == REPLACED or not self._is_unchanged():
+        if self.generation == REPLACED:
+            return
+        try:
+            if self.uuid is None and not _is_same_file(self._identity, self.path.stat()):
+                return
+        except OSError:
             return
         try:
             folder.create_folder(self.units_folder)

@@ -103,7 +103,13 @@ def file_state(path: Path, nbytes: int | None = None, skipped: int = 0) -> dict[
     Of a folder, those of its manifest. `nbytes`: of a file that may grow, compare only so many
     bytes from its beginning. `skipped`: bytes at the beginning that may change.
     """
-    with _opened(identifying_file(path.absolute()), path) as file:
+    file_path = identifying_file(path.absolute())
+    try:
+        opened = OpenFile(file_path)
+    except SourceError as error:
+        reason = getattr(error.__cause__, "strerror", None) or error
+        raise SourceError(f"{path}: cannot be read ({reason}); check the path") from error
+    with opened as file:
         status = file.status()
         size = status.st_size if nbytes is None else min(nbytes, status.st_size)
         head = file.peek(skipped, max(0, min(END_NBYTES, size) - skipped))
@@ -116,15 +122,6 @@ def file_state(path: Path, nbytes: int | None = None, skipped: int = 0) -> dict[
         "crc32c_head": crc32c(head),
         "crc32c_tail": crc32c(tail),
     }
-
-
-def _opened(file: Path, path: object) -> OpenFile:
-    """Open `file`, which identifies `path`; raises SourceError, which names `path`."""
-    try:
-        return OpenFile(file)
-    except SourceError as error:
-        reason = getattr(error.__cause__, "strerror", None) or error
-        raise SourceError(f"{path}: cannot be read ({reason}); check the path") from error
 
 
 def identifying_file(path: Path) -> Path:

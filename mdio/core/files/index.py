@@ -198,9 +198,10 @@ def load_metadata(
     """
     for index_path in index_paths(path, ending):
         data = b""
-        if _is_trusted(index_path, path):
-            with suppress(OSError, ValueError):
-                data = _read_file(index_path)
+        with suppress(OSError, ValueError):
+            if _is_trusted(index_path, path) and index_path.is_file():  # reading a pipe would wait
+                with OpenFile(index_path) as file:
+                    data = file.peek(0, file.nbytes)
         if len(data) < HEADER.size + IDENTITY.size:
             continue
         payload = memoryview(data)[HEADER.size :]
@@ -218,13 +219,6 @@ def _decode_index(body: memoryview, nbytes: int) -> FrameIndex | None:
         return None
     offsets = np.frombuffer(body, "<i8", offset=COUNTS.size).astype(np.int64)
     return FrameIndex(offsets, nbytes, n_atoms) if _is_plausible(offsets, nbytes) else None
-
-
-def _read_file(path: Path) -> bytes:
-    if not path.is_file():  # a pipe, say, on which reading would wait
-        return b""
-    with OpenFile(path) as file:
-        return file.peek(0, file.nbytes)
 
 
 def save_metadata(

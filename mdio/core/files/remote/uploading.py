@@ -48,6 +48,7 @@ from mdio.core.files.remote.places import (
     stands_for_kept,
     stands_for_sent,
 )
+from mdio.core.files.writing import remove
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
@@ -173,7 +174,7 @@ class Upload:
                         raise OutputError(
                             f"{path}: it exists already; choose another name or use --force"
                         )
-            _remove(self._local)  # of a run that could not send it
+            remove(self._local)  # of a run that could not send it
             is_complete = False
             try:
                 yield self._local
@@ -350,10 +351,3 @@ class Upload:
                 f"{error.filename or self.goal}: the store did not take it "
                 f"({error.strerror or error})"
             ) from error
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
