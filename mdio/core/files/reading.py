@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from mdio.core.errors import CorruptLayoutError, MdioError, SourceError
 from mdio.core.files.remote.objects import RemoteObject
-from mdio.core.files.store import MOUNTS, mounts, store_at
+from mdio.core.files.store import mounts, store_at
 from mdio.core.frames import array_to_fill
 from mdio.core.kernels import read_rows
 from mdio.core.stalls import waits
@@ -70,9 +70,9 @@ MIN_RAMP_NBYTES = sum(RAMP_NBYTES)
 
 
 @cache
-def devices_with_folios(mountinfo: str = MOUNTS) -> frozenset[int]:
+def devices_with_folios() -> frozenset[int]:
     """Return the devices (``st_dev``) whose files are kept in folios."""
-    return frozenset(device for device, _, kind in mounts(mountinfo) if kind in FOLIO_FILE_SYSTEMS)
+    return frozenset(device for device, _, kind in mounts() if kind in FOLIO_FILE_SYSTEMS)
 
 
 def read_with_ramp_up(fd: int, target: memoryview, offset: int) -> int:

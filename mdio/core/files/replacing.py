@@ -337,16 +337,10 @@ def keep_access(former: Path, new: Path) -> None:
     """
     if former.is_symlink() or not former.exists() or former.is_dir() != new.is_dir():
         return
-    _copy_access(former, new)
-    if not new.is_dir():
-        return
-    for folder, _, files in os.walk(new):
-        counterpart = former / Path(folder).relative_to(new)
-        if folder != str(new):
-            _copy_access(counterpart if counterpart.is_dir() else former, Path(folder))
-        for name in files:
-            file = counterpart / name
-            _copy_access(file if file.is_file() else former, Path(folder, name))
+    for path in (new, *(new.rglob("*") if new.is_dir() else ())):
+        counterpart = former / path.relative_to(new)
+        is_there = counterpart.exists() and counterpart.is_dir() == path.is_dir()
+        _copy_access(counterpart if is_there else former, path)
 
 
 def _copy_access(former: Path, new: Path) -> None:
