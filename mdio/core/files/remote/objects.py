@@ -125,7 +125,7 @@ def with_retries(path: Path, call: Callable[[], Result]) -> Result:
         try:
             with translated_errors(path):
                 return call()
-        except (FileNotFoundError, PermissionError):
+        except (FileExistsError, FileNotFoundError, PermissionError):
             raise
         except OSError:
             if attempt == TRIES - 1:
