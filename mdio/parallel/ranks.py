@@ -207,23 +207,20 @@ def _traced(error: Any, trace: str, rank: int) -> Any:
     return error
 
 
+GRACE_S = 5.0
+"""How long a rank that has failed waits for the others before it ends the program."""
+
+
 class Agreement:
     """Lets ranks agree whether to continue (collective calls, in the same order on all ranks).
 
     `abort_cleanup`: returns the files to remove before the program is ended, the output's own
-    first, and a text for the message on those that are kept; both may be empty. `grace_s`: how long
-    a rank that has failed waits for the others before it ends the program.
+    first, and a text for the message on those that are kept; both may be empty.
     """
 
-    def __init__(
-        self,
-        comm: Any,
-        abort_cleanup: Callable[[], tuple[Sequence[Path], str]],
-        grace_s: float = 5.0,
-    ) -> None:
+    def __init__(self, comm: Any, abort_cleanup: Callable[[], tuple[Sequence[Path], str]]) -> None:
         self._comm = duplicate(comm)
         self._abort_cleanup = abort_cleanup
-        self._grace_s = grace_s
 
     def reach(
         self,
@@ -237,7 +234,7 @@ class Agreement:
         `error`: what has failed here. `number`: of several errors, that with the lowest is raised.
         `must_end_program`: it failed within a collective call, so that no rank can go on.
         """
-        deadline = time.monotonic() + self._grace_s
+        deadline = time.monotonic() + GRACE_S
 
         def wait(ready: Callable[[], bool]) -> None:
             on_timeout = None if error is None else partial(self._end, error, is_ours=True)
