@@ -400,7 +400,9 @@ def _difference(old: Any, new: Any, name: str = "") -> str | None:
     elif isinstance(old, list) and isinstance(new, list):
         pairs = enumerate(zip_longest(old, new))
         differences = (_difference(*pair, f"{name} {number}") for number, pair in pairs)
-    elif name.endswith(", mtime_ns") and old and new and old != new:
+    elif name.endswith(", mtime_ns") and isinstance(old, int) and isinstance(new, int):
+        if old == new:
+            return None
         path = name.removesuffix(", mtime_ns")
         return f"{path}: last changed {_date(old)} then, {_date(new)} now"
     else:
