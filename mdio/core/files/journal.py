@@ -400,14 +400,12 @@ def _difference(old: Any, new: Any, name: str = "") -> str | None:
     elif isinstance(old, list) and isinstance(new, list):
         pairs = enumerate(zip_longest(old, new))
         differences = (_difference(*pair, f"{name} {number}") for number, pair in pairs)
-    elif name.endswith(", mtime_ns") and isinstance(old, int) and isinstance(new, int):
-        if old == new:
-            return None
-        path = name.removesuffix(", mtime_ns")
-        return f"{path}: last changed {_date(old)} then, {_date(new)} now"
     else:
-        texts = json.dumps(old), json.dumps(new)
-        return (
-            None if texts[0] == texts[1] else f"{name}: {texts[0][:80]} then, {texts[1][:80]} now"
-        )
+        then, now = json.dumps(old)[:80], json.dumps(new)[:80]
+        if json.dumps(old) == json.dumps(new):
+            return None
+        if name.endswith(", mtime_ns") and isinstance(old, int) and isinstance(new, int):
+            name, then, now = name.removesuffix(", mtime_ns"), _date(old), _date(new)
+            return f"{name}: last changed {then} then, {now} now"
+        return f"{name}: {then} then, {now} now"
     return next((text for text in differences if text is not None), None)
