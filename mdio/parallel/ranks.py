@@ -11,6 +11,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from operator import itemgetter
@@ -299,34 +300,25 @@ class WorkQueue:
         boot = process_identity(os.getpid())["boot"]
         nodes = allgather(comm, (os.uname().nodename, boot))
         self._ranks = [rank for rank, node in enumerate(nodes) if node == nodes[comm.rank]]
-        self._descriptor, name = self._create_counter() if comm.rank == self._ranks[0] else (-1, "")
+        is_first, name = comm.rank == self._ranks[0], ""
+        if is_first:
+            with suppress(OSError):
+                descriptor, name = tempfile.mkstemp(prefix="mdio-ranks-")
+                os.close(descriptor)
         name = allgather(comm, name)[self._ranks[0]]
-        if name and self._descriptor < 0:
-            self._descriptor = self._open_counter(name)
+        # Opened by each rank: a lock belongs to an open file, not to a process.
+        self._descriptor = self._open(name) if name else -1
         self.is_usable = all(allgather(comm, self._descriptor >= 0))
-        if name and comm.rank == self._ranks[0]:
+        if name and is_first:
             Path(name).unlink()
         self._n_calls = 0
 
-    def _create_counter(self) -> tuple[int, str]:
-        """Return the descriptor of the counter's file, and its name; -1 and "" without one."""
+    def _open(self, name: str) -> int:
+        """Return a descriptor of the counter's file; -1 where it cannot be opened, or locked."""
         try:
-            descriptor, name = tempfile.mkstemp(prefix="mdio-ranks-")
-        except OSError:
-            return -1, ""
-        return self._lockable(descriptor), name
-
-    def _open_counter(self, name: str) -> int:
-        """Return a descriptor of the other rank's file, or -1.
-
-        It is opened anew: a lock belongs to an open file, not to a process.
-        """
-        try:
-            return self._lockable(os.open(name, os.O_RDWR | os.O_CLOEXEC))
+            descriptor = os.open(name, os.O_RDWR | os.O_CLOEXEC)
         except OSError:
             return -1
-
-    def _lockable(self, descriptor: int) -> int:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH)
             fcntl.flock(descriptor, fcntl.LOCK_UN)
