@@ -239,23 +239,16 @@ class CacheFolder:
         used_nbytes = sum(file.nbytes for file in files)
         limit = self.limit(used_nbytes)
         if used_nbytes + nbytes > limit:
-            used_nbytes = self.evict(
-                [file for file in files if file.path.parent != folder], used_nbytes, limit, nbytes
-            )
+            for file in files:
+                if used_nbytes + nbytes <= EVICT_TO_SHARE * limit:
+                    break
+                if file.path.suffix == ".unit" and file.path.parent != folder:
+                    file.remove()
+                    used_nbytes -= file.nbytes
         if used_nbytes + nbytes > limit:
             return False
         self._reserved_nbytes = max(0, (limit - used_nbytes - nbytes) // (os.cpu_count() or 1))
         return True
-
-    def evict(self, files: list[CachedFile], used_nbytes: int, limit: int, nbytes: int) -> int:
-        """Remove files in order until `nbytes` fit; return the bytes still used."""
-        for file in files:
-            if used_nbytes + nbytes <= EVICT_TO_SHARE * limit:
-                break
-            if file.path.suffix == ".unit":
-                file.remove()
-                used_nbytes -= file.nbytes
-        return used_nbytes
 
     def disable(self, error: OSError) -> str:
         """Store nothing from now on; return a warning."""
