@@ -48,7 +48,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Protocol
+from typing import Any
 
 
 def worker_name() -> str:
@@ -312,19 +312,8 @@ def stragglers(workers: Sequence[WorkerTiming]) -> list[dict[str, Any]]:
     return sorted(slow_workers, key=lambda straggler: -float(straggler["beyond_median_s"]))
 
 
-class TimedResult(Protocol):
-    """The attributes of an analysis' result that go into the record of its times."""
-
-    ranks: list[WorkerTiming]
-    timings: list[BlockTiming]
-    tasks: list[dict[str, Any]]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the numbers of the run."""
-
-
-def timing_record(result: TimedResult) -> dict[str, Any]:
-    """Return the record of the times of one analysis; see the module."""
+def timing_record(result: Any) -> dict[str, Any]:
+    """Return the record of the times of the result of an analysis; see the module."""
     numbers = result.to_json()
     record = {
         "schema": SCHEMA,

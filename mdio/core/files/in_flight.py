@@ -104,7 +104,7 @@ class InFlight:
     @property
     def is_worthwhile(self) -> bool:
         """Whether bytes come so slowly that prefetching pays, as far as is known."""
-        return not self._is_local and self.pace.is_worthwhile
+        return not self._is_local and self.pace.n_cached < MAX_CACHED_REQUESTS
 
     def prefetch(self, ranges: Iterable[ByteRange], *, guessed: bool = False) -> None:
         """Request ranges that will be read next, in this order, in place of earlier ones.
@@ -493,11 +493,6 @@ class Pace:
         self._grows, self._waited = True, False
         self._best_nbytes_per_s = 0.0
         self._window_nbytes, self._window_began_s = 0, 0.0
-
-    @property
-    def is_worthwhile(self) -> bool:
-        """Whether bytes come so slowly that prefetching pays, as far as is known."""
-        return self.n_cached < MAX_CACHED_REQUESTS
 
     def begin(self) -> None:
         """Start measuring the rate."""
