@@ -80,8 +80,13 @@ def flush_tree(path: Path) -> None:
     paths = [folder / name for folder, files in tree for name in files]
     paths = [file for file in paths if not file.name.endswith(INDEX_ENDING)]
     paths += [folder for folder, _ in tree]
+
+    def flush_every(first: int) -> None:  # there may be very many
+        for path in paths[first::MAX_FLUSHERS]:
+            flush(path)
+
     with ThreadPoolExecutor(MAX_FLUSHERS) as pool:
-        list(pool.map(flush, paths))
+        list(pool.map(flush_every, range(MAX_FLUSHERS)))
 
 
 def check_folder(target: Path) -> None:
