@@ -194,8 +194,11 @@ class CacheFolder:
             if not path.exists():
                 path.mkdir(mode=0o700, exist_ok=True)
         for path in (self.root, folder):
-            if not is_private(path.stat()):
+            status = path.stat()
+            if not is_private(status):
                 raise PermissionError(errno.EPERM, "others may write there", str(path))
+            if path == folder and status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+                folder.chmod(0o700)  # older versions let all users read
 
     def trajectory_folders(self) -> list[Path]:
         """Return the folders of trajectories."""
