@@ -125,7 +125,7 @@ def with_retries(path: Path, call: Callable[[], Result]) -> Result:
         try:
             with translated_errors(path):
                 return call()
-        except (FileExistsError, FileNotFoundError, PermissionError):
+        except (FileNotFoundError, PermissionError):
             raise
         except OSError:
             if attempt == TRIES - 1:
@@ -246,16 +246,34 @@ def prefetch(paths: Iterable[Path], last_nbytes: int) -> None:
         missing = [name for name in missing if not _has_end(_answers.get(name), last_nbytes)]
     if not missing:  # perhaps at the exit of the interpreter, when nothing can be imported
         return
-    from concurrent.futures import ThreadPoolExecutor
+    from concurrent.futures import Future, ThreadPoolExecutor
 
     byte_range = {"suffix": last_nbytes} if last_nbytes else (0, HEAD_NBYTES)
-    pool = ThreadPoolExecutor(MAX_PREFETCHES, "mdio prefetch")
-    with _lock:
-        for name in missing:
-            if name not in _prefetched:  # another thread may have requested it meanwhile
-                _prefetched[name] = pool.submit(get, names[name], byte_range)
+    futures: dict[str, Future[Answer]] = {name: Future() for name in missing}
+    with _lock:  # another thread may request the same objects
+        futures = {
+            name: future
+            for name, future in futures.items()
+            if _prefetched.setdefault(name, future) is future
+        }
         while len(_prefetched) > MAX_ANSWERS:
             _prefetched.popitem(last=False)
+
+    def request(name: str) -> None:
+        try:
+            futures[name].set_result(get(names[name], byte_range))
+        except BaseException as error:
+            futures[name].set_exception(error)
+
+    pool = ThreadPoolExecutor(MAX_PREFETCHES, "mdio prefetch")
+    try:
+        for name in futures:
+            pool.submit(request, name)
+    except RuntimeError:  # the interpreter exits: nobody must wait for these
+        with _lock:
+            for name in futures:
+                _prefetched.pop(name, None)
+        raise
     pool.shutdown(wait=False)
 
 

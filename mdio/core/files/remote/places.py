@@ -14,7 +14,6 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -155,40 +154,43 @@ def put(
         elif not is_large:
             mode = "create"
     in_parts = None if isinstance(data, Path) and mode == "overwrite" else False
-    send = partial(
-        obstore.put,
-        store,
-        name,
-        data,
-        use_multipart=in_parts,
-        chunk_size=PART_NBYTES,
-        max_concurrency=MAX_PARTS_IN_FLIGHT,
-    )
-
-    def send_if_unchanged() -> Any:
+    for attempt in range(objects.TRIES):
         try:
-            return send(mode=mode)
-        except (NotSupportedError, NotImplementedError):  # the store has no conditions
-            if mode == "overwrite" or current_tag(target) != replaces:
-                raise
-            return send(mode="overwrite")
-
-    try:
-        answer = objects.with_retries(target, send_if_unchanged)
-    except FileExistsError:
-        # After a try whose answer was lost, the object may be ours.
-        if _holds(target, data):
-            return ""
-        raise
-    except OSError as error:
-        if isinstance(data, Path) and not data.exists():
-            raise FileNotFoundError(2, "the file does not exist any more", str(data)) from error
-        if isinstance(error, FileNotFoundError):
-            raise OSError(2, NO_BUCKET, str(target)) from None
-        raise  # perhaps after a try whose answer was lost completed the upload of parts
-    finally:
-        objects.forget(target)
-    return str(answer["e_tag"] or "")
+            with translated_errors(target):
+                try:
+                    answer = obstore.put(
+                        store,
+                        name,
+                        data,
+                        mode=mode,
+                        use_multipart=in_parts,
+                        chunk_size=PART_NBYTES,
+                        max_concurrency=MAX_PARTS_IN_FLIGHT,
+                    )
+                except (NotSupportedError, NotImplementedError):
+                    if mode == "overwrite" or current_tag(target) != replaces:
+                        raise
+                    mode = "overwrite"
+                    continue
+            return str(answer["e_tag"] or "")
+        except FileExistsError:
+            # After a try whose answer was lost, the object may be ours.
+            if attempt and _holds(target, data):
+                return ""
+            raise
+        except PermissionError:
+            raise
+        except OSError as error:
+            if isinstance(data, Path) and not data.exists():
+                raise FileNotFoundError(2, "the file does not exist any more", str(data)) from error
+            if attempt == objects.TRIES - 1:
+                if isinstance(error, FileNotFoundError):
+                    raise OSError(2, NO_BUCKET, str(target)) from None
+                raise  # perhaps after a try whose answer was lost completed the upload of parts
+            time.sleep(objects.PAUSE_S * 2**attempt)
+        finally:
+            objects.forget(target)
+    raise AssertionError
 
 
 def _holds(target: RemotePath, data: bytes | Path) -> bool:
