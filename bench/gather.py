@@ -61,7 +61,8 @@ def measure(comm: Any, sizes: Sequence[int], repeats: int) -> list[dict[str, Any
                 if how == KEPT:
                     whole = _through(array, comm.rank, rows)
                 else:
-                    whole = gather_rows(rows, comm, how).rows  # type: ignore[arg-type]
+                    counts = [n_rows] * comm.size
+                    whole = gather_rows(rows, comm, counts, how).rows  # type: ignore[arg-type]
                 took_s = time.perf_counter() - begun
                 every = comm.gather(took_s)
                 if comm.rank == 0:

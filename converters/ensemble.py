@@ -31,7 +31,7 @@ from mdio.core.files.store import AnyPath, Paths, need_disk, path_list, to_path
 from mdio.core.options import takes_options
 from mdio.core.signals import raise_received_signal
 from mdio.layouts.chunked.own import Ensemble
-from mdio.layouts.registry import layout_name_for_output, load_class, parts_at, writer_class
+from mdio.layouts.registry import layout_name_for_output, load_class, refuse_parts, writer_class
 from mdio.layouts.views.opening import check_labels, ensemble_members
 from mdio.parallel.executors import (
     REPLICAS_PER_WORKER,
@@ -135,12 +135,13 @@ def convert_ensemble(
     def begin() -> tuple[list[Member], str]:
         nonlocal ensemble, journal
         identity = _identity(files, conversion_options, layout)
+        if force:
+            refuse_parts(Path(out))
         temporary = stack.enter_context(
             publish(
                 out,
                 force=force,
                 sources=[*chain(*files.values())],
-                find_parts=parts_at,
                 identity=identity,
                 resume=resume,
             )

@@ -212,8 +212,6 @@ class FormatFacts:
     """Whether frames can be copied as bytes from file to file."""
     decodes_frames: tuple[str, ...] = ()
     """Compressions that decode one frame without the others of its chunk."""
-    decodes: bool = False
-    """Whether reading is mostly decoding, which several threads can do at once."""
     reads_remote: bool = False
     """Whether objects in stores are read in place."""
     flavours: tuple[str, ...] = ()

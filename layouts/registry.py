@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from mdio.core.errors import (
     MdioError,
+    OutputError,
     PlanError,
     SourceError,
     UnknownLayoutError,
@@ -155,11 +156,19 @@ def output_suffixes() -> dict[str, str]:
     return layouts
 
 
-def parts_at(path: Path) -> Path | None:
-    """Return the folder beside an output at `path` that holds its parts; None if it has none."""
+def refuse_parts(out: Path) -> None:
+    """Raise OutputError if an output at `out` has frames in a folder beside it: it is not replaced.
+
+    Earlier versions wrote such outputs.
+    """
     finders = (layout_class(name).facts.parts for name in LAYOUTS)
-    folders = (load_class(finder)(path) for finder in finders if finder is not None)
-    return next(filter(None, folders), None)
+    for finder in filter(None, finders):
+        folder = load_class(finder)(out) if store_at(out).has_folders and out.is_file() else None
+        if folder is not None and folder.is_dir():
+            raise OutputError(
+                f"{out}: an earlier version of mdio has written its frames into {folder}, and the "
+                "two are not replaced together; delete both, or choose another name"
+            )
 
 
 def members_at(cls: type[Layout], path: Path) -> dict[str, Path]:

@@ -136,13 +136,9 @@ class _Pool:
 
     def add(self, run: _Run, block: FrameBlock) -> None:
         """Add the frames of a run; there must be enough free rows."""
-        columns: dict[str, NDArray[Any]] = {
-            "box": block.box,
-            "time": block.time,
-            "step": block.step,
+        columns = block.arrays() | {
             "frame": np.arange(run.start, run.stop),
             "trajectory": np.full(block.n_frames, run.trajectory),
-            **block.present(),
         }
         rows = self._rows[self.n_held : self.n_held + block.n_frames]
         for name, values in columns.items():
@@ -420,7 +416,7 @@ def _choose_indices(
 ) -> tuple[AtomIndices | None, tuple[str, ...]]:
     """Return indices of the chosen atoms of a trajectory, None for all, and notes on the choice.
 
-    `choice_by_size`: atoms chosen with `top`, by number of atoms: `top` is read once for each.
+    `choice_by_size`: atoms chosen with `top`, by number of atoms.
     """
     if atoms is None:
         return None, ()

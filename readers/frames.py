@@ -1,19 +1,16 @@
 """A cache of decoded frames between a layout and a reader that asks for one frame at a time.
 
 Buffers are used again, since the kernel takes longer to clear fresh pages than it takes to fill
-them. The next run of frames may be read in a thread while the analysis uses the current one.
+them.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
-from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +33,8 @@ sometimes near each other, and a run costs as much as many of them."""
 MIN_LONG_RUN_FRAMES = 8
 """Of a run of at least so many frames, the last to be used is copied, so that the run's buffer is
 free for the next run while it is still in a processor's cache."""
+N_BUFFERS = 2
+"""One that the caller still uses, and one that it gets next."""
 
 Frame = tuple[FloatArray, FloatArray | None, FloatArray | None, FloatArray, float, int]
 """Positions, velocities and forces of one frame, which belong to the caller, who may change them;
@@ -87,10 +86,8 @@ class FrameCache:
             self._unit_frames = 1
             unit_nbytes = info.frame_nbytes
         self._run_frames = self._unit_frames * max(1, RUN_NBYTES // unit_nbytes)
-        self._read_ahead = ReadAhead(layout) if may_read_ahead(layout) else None
-        # One that the caller still uses, one that it gets next, one for reading ahead.
-        self._ring = BufferRing(info, layout.fields, 2 if self._read_ahead is None else 3)
-        self._single_frames = BufferRing(info, layout.fields, 2)
+        self._ring = BufferRing(info, layout.fields)
+        self._single_frames = BufferRing(info, layout.fields)
         self._start = self._stop = 0
         self._frames: list[Frame | None] = []
         self._keeps_all = False
@@ -106,7 +103,6 @@ class FrameCache:
         """Prepare for reading frame 0 next."""
         self._last_frame = -1
         self._keeps_all = False
-        self.stop_reading_ahead()
 
     def frame(self, frame: int) -> Frame:
         """Return a frame; unless `must_copy`, its arrays belong to the caller.
@@ -126,27 +122,14 @@ class FrameCache:
             self._frames[index] = None
         return cached
 
-    def stop_reading_ahead(self) -> None:
-        """End the thread that may be using the layout; sequential reads start another."""
-        if self._read_ahead is not None:
-            self._read_ahead.stop()
-
-    def layout_without_thread(self) -> Layout:
-        """Return the layout for use outside of the cache; no thread uses it any more."""
-        self.stop_reading_ahead()
-        self._read_ahead = None
-        return self._layout
-
     def _fetch(self, frame: int, *, is_again: bool) -> None:
         previous_run = self._start, self._stop
         start, stop, must_copy = self._run_to_read(frame, is_again=is_again)
         self._start = self._stop = 0  # nothing is cached if the read fails
         self._frames = []
-        buffer = None if self._read_ahead is None else self._read_ahead.take(start, stop)
-        if self._read_ahead is None:
-            self._announce(frame, start, stop, previous_run)
+        self._announce(frame, start, stop, previous_run)
         try:
-            buffer = buffer or self._read(start, stop)
+            buffer = self._read(start, stop)
         except OSError:
             # Damage in other chunks of the run must not prevent reading this frame.
             unit = frame - frame % self._unit_frames
@@ -156,13 +139,11 @@ class FrameCache:
             buffer = self._read(start, stop)
         self._frames, self.must_copy = _split_frames(buffer), must_copy
         self._start, self._stop = start, stop
-        if stop - start >= MIN_LONG_RUN_FRAMES and not must_copy and self._read_ahead is None:
+        if stop - start >= MIN_LONG_RUN_FRAMES and not must_copy:
             row = 0 if frame < self._last_frame else stop - start - 1
-            self._frames[row] = self._copy(buffer, row)
-        if self._read_ahead is not None and start == previous_run[1] and stop < self._n_frames:
-            # Two neighbouring runs in a row: the next one is expected to follow.
-            end = min(stop + self._run_frames, self._n_frames)
-            self._read_ahead.begin(stop, end, self._ring.take(end - stop))
+            copy = self._single_frames.take(1)
+            copy.block.assign(buffer.block.frames(slice(row, row + 1)))
+            self._frames[row] = _split_frames(copy)[0]
 
     def _announce(self, frame: int, start: int, stop: int, previous_run: tuple[int, int]) -> None:
         """Let the layout prefetch the expected runs, after two neighbouring ones or equal jumps."""
@@ -215,12 +196,6 @@ class FrameCache:
         stop = min(start + self._jump_frames, self._n_frames)
         return start, stop, self._keeps_all or self._jump_frames > 1
 
-    def _copy(self, buffer: FrameBuffer, index: int) -> Frame | None:
-        """Return a copy of a frame of a run."""
-        copy = self._single_frames.take(1)
-        copy.block.assign(buffer.block.frames(slice(index, index + 1)))
-        return _split_frames(copy)[0]
-
     def _read(self, start: int, stop: int) -> FrameBuffer:
         ring = self._ring if stop - start > 1 else self._single_frames
         buffer = ring.take(stop - start)
@@ -234,7 +209,6 @@ class FrameCache:
 
         The cached frames stay as they are.
         """
-        self.stop_reading_ahead()
         n_atoms = self._layout.info.n_atoms if atoms is None else len(atoms)
         out = array_to_fill((len(frames), n_atoms, 3), np.float32)
         if not len(frames) or not n_atoms:
@@ -321,15 +295,12 @@ class BufferRing:
     """Gives out blocks to read into, in memory that is not in use any more.
 
     While a caller keeps an array of a block, or a view of one, its memory is not given out again;
-    if more than `n_buffers` are needed, it is left to its user.
-
-    `info`, `fields`: of the layout. `n_buffers`: the largest number of buffers that are kept.
+    if more than `N_BUFFERS` are needed, it is left to its user.
     """
 
-    def __init__(self, info: TrajectoryInfo, fields: tuple[str, ...], n_buffers: int) -> None:
+    def __init__(self, info: TrajectoryInfo, fields: tuple[str, ...]) -> None:
         self._fields = tuple(name for name in info.fields if name in fields or name == "positions")
         self._n_atoms = info.n_atoms
-        self._n_buffers = n_buffers
         self._buffers: list[_BufferMemory] = []
 
     def take(self, n_frames: int) -> FrameBuffer:
@@ -337,79 +308,10 @@ class BufferRing:
         for memory in self._buffers:
             if memory.n_frames >= n_frames and memory.is_idle:
                 return memory.buffer(n_frames)
-        if len(self._buffers) >= self._n_buffers:
+        if len(self._buffers) >= N_BUFFERS:
             idle = [memory for memory in self._buffers if memory.is_idle]
             dropped = idle[0] if idle else self._buffers[0]
             self._buffers = [memory for memory in self._buffers if memory is not dropped]
         memory = _BufferMemory(self._fields, n_frames, self._n_atoms)
         self._buffers.append(memory)
         return memory.buffer(n_frames)
-
-
-_all_read_aheads: WeakSet[ReadAhead] = WeakSet()
-
-
-def may_read_ahead(layout: Layout) -> bool:
-    """Return whether to read ahead: if requested, with a spare core and compressed frames.
-
-    ``MDIO_READ_AHEAD=1`` in the environment requests it, since it pays only if the other cores are
-    idle: the workers of a parallel analysis would compete for them.
-    """
-    if os.environ.get("MDIO_READ_AHEAD", "0") in ("", "0") or not (
-        layout.manifest is not None or layout.facts.decodes
-    ):
-        return False
-    if hasattr(os, "sched_getaffinity"):
-        n_cores = len(os.sched_getaffinity(0))
-    else:
-        n_cores = os.cpu_count() or 1
-    return n_cores > 1 and layout.info.compression is not None
-
-
-class ReadAhead:
-    """Reads one run of frames at a time in a thread.
-
-    Only the thread may use the layout from `begin` until `take` or `stop` has returned. The thread
-    ends with `stop`, with the last reference to this object, and before the process forks.
-    """
-
-    def __init__(self, layout: Layout) -> None:
-        self._layout = layout
-        self._thread: ThreadPoolExecutor | None = None
-        self._pending: tuple[int, int, FrameBuffer, Future[FrameBlock]] | None = None
-        _all_read_aheads.add(self)
-
-    def begin(self, start: int, stop: int, buffer: FrameBuffer) -> None:
-        """Begin to read frames ``start:stop``."""
-        if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, "mdio read-ahead")
-        future = self._thread.submit(self._layout.read, start, stop, out=buffer.block)
-        self._pending = start, stop, buffer, future
-
-    def take(self, start: int, stop: int) -> FrameBuffer | None:
-        """Wait for the pending run, and return it if it is frames ``start:stop``, else None.
-
-        None also if it could not be read: the error is raised when the caller reads these frames
-        again, with the number of the frame that is requested then.
-        """
-        pending, self._pending = self._pending, None
-        if pending is None or pending[3].exception() is not None or pending[:2] != (start, stop):
-            return None
-        return pending[2]
-
-    def stop(self) -> None:
-        """Wait for the thread, discard the run that it has read, and end it."""
-        self._pending = None
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            thread.shutdown()
-
-
-def _stop_all() -> None:
-    for read_ahead in list(_all_read_aheads):
-        read_ahead.stop()
-
-
-if hasattr(os, "register_at_fork"):
-    # The child would have the pending run, but not the thread that reads it.
-    os.register_at_fork(before=_stop_all)

@@ -49,9 +49,7 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
     """Reads any layout as an MDAnalysis trajectory: ``Universe(top, path, format="MDIO")``.
 
     Sequential access costs one read per chunk; a jump to a distant frame of uncompressed data reads
-    that frame only. Units are always those of MDAnalysis, also without `convert_units`. With
-    ``MDIO_READ_AHEAD=1`` in the environment a thread decodes the next frames of compressed layouts
-    while the analysis uses the current ones.
+    that frame only. Units are always those of MDAnalysis, also without `convert_units`.
 
     Parameters
     ----------
@@ -162,11 +160,8 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
 
     @property
     def layout(self) -> Layout:
-        """The layout, whose `read` returns blocks of frames without a Timestep.
-
-        From then on the reader does not read ahead, since threads read a layout in turn.
-        """
-        return self._cache.layout_without_thread()
+        """The layout, whose `read` returns blocks of frames without a Timestep."""
+        return self._layout
 
     @classmethod
     def parse_n_atoms(cls, filename: str | PathLike[str], **kwargs: Any) -> int:
@@ -340,8 +335,6 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
         """Close the files of the layout."""
         layout = getattr(self, "_layout", None)
         if layout is not None:  # __init__ may have failed
-            if "_cache" in self.__dict__:
-                self._cache.stop_reading_ahead()
             layout.close()
 
     def __getstate__(self) -> dict[str, Any]:

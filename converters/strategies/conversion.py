@@ -52,7 +52,7 @@ from mdio.core.frames import notes_on_times
 from mdio.core.signals import raise_received_signal
 from mdio.layouts.base import Layout
 from mdio.layouts.plan import LayoutPlan
-from mdio.layouts.registry import layout_class, parts_at
+from mdio.layouts.registry import layout_class, refuse_parts
 from mdio.layouts.striping.file_systems import no_stripes_note
 from mdio.layouts.views import KEEP_ALL
 from mdio.layouts.views.view import ViewLayout
@@ -284,6 +284,8 @@ class Conversion:
     ) -> Path:
         """Enter `publish`, write the topologies, and return the temporary path."""
         growing = self.job.options.running.growing
+        if force or self._replaces_source:
+            refuse_parts(self.out)
         # An existing topology may serve several outputs: it stays.
         new_topologies = {
             path: data for path, data in self.job.topology_files.items() if not file_has(path, data)
@@ -294,7 +296,6 @@ class Conversion:
                 force=force or self._replaces_source,
                 sources=[*self.job.files, *self.job.other_files],
                 companions=list(new_topologies),
-                find_parts=parts_at,
                 check=self._check,
                 identity=identity,
                 resume=resume,

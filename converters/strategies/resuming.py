@@ -320,9 +320,9 @@ def _explain_difference(
             return (
                 f"frames were added to it since: {append} it lacks; {force} converts {names} alone"
             )
-    default = options or "its chunks, or its topology", "give the same source and options"
-    difference, advice = describe_change(stored_values, new_values) or default
-    return f"was made otherwise ({difference}); {advice}, choose another name, or use {force}"
+    change = describe_change(stored_values, new_values) or options or "its chunks, or its topology"
+    advice = "give the same source and options, choose another name, or use"
+    return f"was made otherwise ({change}); {advice} {force}"
 
 
 COMPARED_NBYTES = 1 << 30

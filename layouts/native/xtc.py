@@ -153,7 +153,6 @@ class XTCLayout(ScannedLayout):
         suffixes=(".xtc",),
         options=frozenset({"n_threads", "salvage", "sums"}),
         rounds=("positions",),
-        decodes=True,
         is_copied=True,
         reads_remote=True,
     )

@@ -64,7 +64,6 @@ class SegmentsLayout(Layout):
         continuation="mdio.layouts.continuation:SegmentsContinuation",
         is_folder=True,
         in_segments=True,
-        decodes=True,
         reads_remote=True,
     )
 

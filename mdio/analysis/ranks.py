@@ -45,7 +45,7 @@ from mdio.layouts.native.trr import TRRLayout
 from mdio.layouts.native.xtc import XTCLayout
 from mdio.layouts.registry import import_likely
 from mdio.parallel import GatherMode
-from mdio.parallel.gather import Gathered, gather_counted
+from mdio.parallel.gather import Gathered, gather_rows
 from mdio.parallel.mpi_executor import MPIExecutor
 from mdio.parallel.pool import PICKLABLE_HINT
 from mdio.parallel.sleeping import allgather, bcast
@@ -244,7 +244,7 @@ def _gather(own_results: OwnResults, plan: Plan, comm: Any, mode: GatherMode) ->
     row_kinds = [kind for kind, _ in pairs]
     check_kinds([block for _, block in pairs], row_kinds, plan.layout, plan.prepared)
     counts = [count for _, count, _ in of_ranks]
-    gathered = [gather_counted(times, comm, counts, mode)]
+    gathered = [gather_rows(times, comm, counts, mode)]
     stack = plan.prepared.reducer
     if isinstance(stack, Stack):
         dtype = np.result_type(*(dtype for _, _, dtypes in of_ranks for dtype in dtypes))
@@ -257,7 +257,7 @@ def _gather(own_results: OwnResults, plan: Plan, comm: Any, mode: GatherMode) ->
         else:
             row_shape, _ = row_kinds[0] or ((), None)
             rows = np.empty((0, *row_shape), dtype)
-        gathered.append(gather_counted(rows, comm, counts, mode))
+        gathered.append(gather_rows(rows, comm, counts, mode))
     return gathered
 
 

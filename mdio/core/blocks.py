@@ -29,9 +29,7 @@ def block_name(block: range) -> str:
 def split_evenly(n_frames: int, n_parts: int) -> list[range]:
     """Cut frames into contiguous parts whose lengths differ by at most one, longer ones first.
 
-    `n_frames`: number of frames. `n_parts`: parts wanted; there are fewer if there are fewer
-    frames, and none is empty.
-    Raises PlanError: `n_parts` is not positive.
+    There are fewer than `n_parts` if there are fewer frames, and none is empty.
     """
     _check_positive(n_parts)
     n_parts = min(n_parts, n_frames)
@@ -62,12 +60,9 @@ def aligned_blocks(boundaries: ArrayLike, frames: range, n_blocks: int) -> list[
     by two workers. If there are fewer pieces than blocks, all boundaries are edges and the longest
     pieces are cut further, evenly: a chunk may then be read by several workers, so that none is
     idle.
-
-    `boundaries`, (n,) int: ascending, as `Layout.boundaries` gives them. `frames`: which frames,
-    with a positive step. `n_blocks`: blocks wanted; there are fewer only if there are fewer frames,
-    and none is empty.
-    Returns list of range: in order; together they are `frames`.
-    Raises PlanError: `n_blocks` or the step is not positive.
+    `boundaries`: ascending, as `Layout.boundaries` gives them. There are fewer than `n_blocks` only
+    if there are fewer frames, and none is empty.
+    Raises PlanError: `n_blocks` or the step of `frames` is not positive.
     """
     _check_positive(n_blocks)
     if frames.step < 1:
@@ -88,9 +83,7 @@ def sub_blocks(boundaries: ArrayLike, block: range, max_frames: int) -> Iterator
 
     A run is as many whole pieces of the layout as span at most `max_frames` frames of the
     trajectory, or one piece if that is longer; with pieces of one frame, `max_frames` frames.
-
-    `boundaries`, (n,) int: ascending, beginning with 0. `block`: which frames. `max_frames`: at
-    least 1.
+    `boundaries`: ascending, beginning with 0.
     """
     edges = np.asarray(boundaries, dtype=np.int64)
     begin = 0
@@ -100,7 +93,8 @@ def sub_blocks(boundaries: ArrayLike, block: range, max_frames: int) -> Iterator
         end = int(edges[last])
         if end <= first:
             end = int(edges[last + 1]) if last + 1 < len(edges) else block.stop
-        next_begin = max(begin + 1, _index_of(block, end))
+        n_before = -(-(end - block.start) // block.step)  # of the frames of the block
+        next_begin = max(begin + 1, min(n_before, len(block)))
         yield block[begin:next_begin]
         begin = next_begin
 
@@ -108,11 +102,8 @@ def sub_blocks(boundaries: ArrayLike, block: range, max_frames: int) -> Iterator
 def runs_within(boundaries: ArrayLike, n_frames: int, unit: int, max_frames: int) -> list[range]:
     """Cut all frames into runs that fit into memory.
 
-    As `sub_blocks`, but a longer piece is cut further if it is not decoded as one, such as a
-    segment or one of several joined files.
-
-    `boundaries`: as of `sub_blocks`. `unit`: frames that are decoded as one. `max_frames`: in a
-    run, unless a unit has more.
+    As `sub_blocks`, but a longer piece is cut further, down to `unit`, the frames that are decoded
+    as one: a piece may be a segment or one of several joined files.
     """
     longest = max(unit, max_frames - max_frames % unit)
     runs = sub_blocks(boundaries, range(n_frames), longest)
@@ -122,11 +113,6 @@ def runs_within(boundaries: ArrayLike, n_frames: int, unit: int, max_frames: int
 def _check_positive(n_parts: int) -> None:
     if n_parts < 1:
         raise PlanError(f"{n_parts} blocks asked for; give 1 or more")
-
-
-def _index_of(frames: range, frame: int) -> int:
-    """Return how many of `frames` come before `frame`."""
-    return min(max(0, -(-(frame - frames.start) // frames.step)), len(frames))
 
 
 def _piece_edges(boundaries: ArrayLike, frames: range) -> Edges:

@@ -15,17 +15,14 @@ RIGHT_ANGLE = 90.0
 
 
 def boxes_from_vectors(vectors: NDArray[Any], scale: float | None = None) -> NDArray[np.float32]:
-    """Return lengths and angles of unit cells.
+    """Return lengths and angles of unit cells, (F, 6) float32.
 
     MDAnalysis' readers take these of the vectors as they lie in the file, and convert the units of
     the lengths afterwards: give nm vectors and a scale of 10 to match them.
-
     `vectors`, (F, 3, 3) float32 or float64: the cell vectors are the rows of each matrix. `scale`:
     multiplies the lengths, as float32 by float32.
-    Returns (F, 6) float32: lengths, and the angles between second and third, first and third, first
-    and second vector in degrees. Zeros where a length is not positive or an angle not between 0 and
-    180.
-    Raises ValueError: the shape is not (F, 3, 3).
+    Angles, in degrees, are those between second and third, first and third, first and second
+    vector. Zeros where a length is not positive or an angle not between 0 and 180.
     """
     cells = np.ascontiguousarray(vectors, np.float64)
     if cells.ndim != 3 or cells.shape[1:] != (3, 3):
@@ -79,12 +76,11 @@ def _heights(lz: NDArray[np.float64], squares: NDArray[np.float64]) -> NDArray[n
 
 
 def vectors_from_boxes(boxes: NDArray[Any]) -> NDArray[np.float32]:
-    """Return the vectors of unit cells: the first along x, the second in the xy plane.
+    """Return the vectors of unit cells, (F, 3, 3) float32: first along x, second in the xy plane.
 
-    `boxes`, (F, 6) float32: lengths, and angles in degrees.
-    Returns (F, 3, 3) float32: in the unit of the lengths, a vector a row. Zeros for impossible
-    cells: a number that is not positive, an angle of 180 or more, angles that enclose no volume.
-    Raises ValueError: the shape is not (F, 6).
+    `boxes`, (F, 6) float32: lengths, and angles in degrees. A vector a row, in the unit of the
+    lengths. Zeros for impossible cells: a number that is not positive, an angle of 180 or more,
+    angles that enclose no volume.
     """
     cells = np.ascontiguousarray(boxes, np.float64)
     if cells.ndim != 2 or cells.shape[1] != 6:
@@ -101,10 +97,9 @@ def vectors_from_boxes(boxes: NDArray[Any]) -> NDArray[np.float32]:
 
 
 def edges_from_boxes(boxes: NDArray[Any]) -> NDArray[np.float32]:
-    """Return the vectors of unit cells, also of cells that are periodic along some axes only.
+    """Return what `vectors_from_boxes` does, also of cells that are periodic along some axes only.
 
-    `boxes`, (F, 6) float32: a length of 0 stands for an axis that is not periodic.
-    Returns (F, 3, 3) float32: as `vectors_from_boxes`; zeros for an axis that is not periodic.
+    Their other lengths are 0, and so are the vectors of these axes.
     """
     cells = np.array(boxes)
     not_periodic = cells[:, :3] == 0

@@ -40,14 +40,14 @@ from numpy.typing import NDArray
 from mdio.core.errors import PlanError, SourceError
 from mdio.core.files.fingerprint import COUNTS_NBYTES, file_state
 from mdio.core.files.in_flight import copy
-from mdio.core.files.marks import open_regular, read_regular
+from mdio.core.files.marks import open_regular, read_json
 from mdio.core.files.reading import reads
 from mdio.core.files.writing import write_atomically
 from mdio.core.kernels import crc32c, crc32c_pieces
 from mdio.core.words import human_nbytes
 
 VERSION = 1
-TRAJECTORY_FOLDER = re.compile(r"v(\d+)-[0-9a-f]{16}")
+TRAJECTORY_FOLDER = re.compile(rf"v{VERSION}-[0-9a-f]{{16}}")
 """Name of a trajectory's folder: the version of the format, and a hash of path and label."""
 CACHE_FILE = re.compile(r".*\.unit|\.mdio-cache-[0-9a-f]+|source\.json")
 """Names of the files that mdio stores there; no others are removed."""
@@ -90,7 +90,7 @@ class Cache:
 
     `folder`: on a disk of each node. Variables (``$TMPDIR``) are those of the process that reads;
     ``{local}`` is the folder of a Dask worker, elsewhere that of temporary files. If the folder is
-    another user's, or others may write there, ``uid-NUMBER`` in it is used. If ``MDIO_NODE`` is
+    another user's, or others may write there, ``uid-NUMBER`` in it is used; if ``MDIO_NODE`` is
     set, ``node-NAME`` below that. `max_nbytes`: limit of all files in it; by default, a tenth of
     the disk stays free, or 8 GiB if that is less.
     """
@@ -102,10 +102,7 @@ class Cache:
     def from_option(
         cls, cache: Cache | str | PathLike[str] | None, max_nbytes: int | None = None
     ) -> Cache | None:
-        """Return the `Cache` of an option: a folder, a `Cache` or None.
-
-        Raises PlanError: the size is not positive, or is given without a folder.
-        """
+        """Return the `Cache` of an option: a folder, a `Cache` or None; raises PlanError."""
         if max_nbytes is not None and (cache is None or max_nbytes < 1):
             raise PlanError(f"a cache of {max_nbytes} bytes: give a folder, and a positive size")
         if cache is None or isinstance(cache, Cache):
@@ -187,14 +184,6 @@ class CacheFolder:
         self._reserved_nbytes = 0
         """Bytes that may be stored before sizes are summed again."""
 
-    @cached_property
-    def n_other_versions(self) -> int:
-        """How many trajectories were stored by a version of mdio with another format."""
-        with suppress(OSError):
-            matches = [TRAJECTORY_FOLDER.fullmatch(path.name) for path in self.root.iterdir()]
-            return sum(match is not None and int(match[1]) != VERSION for match in matches)
-        return 0
-
     def trajectory_folder(self, key: str) -> Path:
         """Return the folder of a trajectory by its key, 16 hexadecimal digits."""
         return self.root / f"v{VERSION}-{key}"
@@ -211,19 +200,16 @@ class CacheFolder:
             if path == folder and status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
                 folder.chmod(0o700)  # older versions let all users read
 
-    def trajectory_folders(self, *, all_versions: bool = False) -> Iterator[Path]:
-        """Yield the folders of trajectories, of this or of all versions of the format."""
+    def trajectory_folders(self) -> list[Path]:
+        """Return the folders of trajectories."""
         with suppress(OSError):
-            for path in sorted(self.root.iterdir()):
-                match = TRAJECTORY_FOLDER.fullmatch(path.name)
-                if match and (all_versions or int(match[1]) == VERSION) and path.is_dir():
-                    yield path
+            paths = sorted(self.root.iterdir())
+            return [p for p in paths if TRAJECTORY_FOLDER.fullmatch(p.name) and p.is_dir()]
+        return []
 
     def files(self, folders: list[Path] | None = None) -> Iterator[CachedFile]:
         """Yield all files of the cache, or those in the `folders` of some trajectories."""
-        if folders is None:
-            folders = list(self.trajectory_folders(all_versions=True))
-        for folder in folders:
+        for folder in self.trajectory_folders() if folders is None else folders:
             with suppress(OSError), os.scandir(folder) as entries:
                 for entry in entries:
                     if CACHE_FILE.fullmatch(entry.name):
@@ -241,10 +227,9 @@ class CacheFolder:
     def make_room(self, nbytes: int, folder: Path) -> bool:
         """Evict the least recently used units until `nbytes` fit; False if they cannot.
 
-        Units in `folder`, the folder of the trajectory being read, stay: if that is larger than the
-        cache, each pass finds a part of it; otherwise its end would evict its beginning. Sizes are
-        not summed each time: a process reserves a share of the free space, as if there were one
-        process for each core.
+        Units in `folder`, of the trajectory being read, stay: else the end of one larger than the
+        cache would evict its beginning. Sizes are not summed each time: a process reserves a share
+        of the free space, as if there were one process for each core.
         """
         if self._reserved_nbytes >= nbytes:
             self._reserved_nbytes -= nbytes
@@ -257,23 +242,16 @@ class CacheFolder:
         used_nbytes = sum(file.nbytes for file in files)
         limit = self.limit(used_nbytes)
         if used_nbytes + nbytes > limit:
-            used_nbytes = self.evict(
-                [file for file in files if file.path.parent != folder], used_nbytes, limit, nbytes
-            )
+            for file in files:
+                if used_nbytes + nbytes <= EVICT_TO_SHARE * limit:
+                    break
+                if file.path.suffix == ".unit" and file.path.parent != folder:
+                    file.remove()
+                    used_nbytes -= file.nbytes
         if used_nbytes + nbytes > limit:
             return False
         self._reserved_nbytes = max(0, (limit - used_nbytes - nbytes) // (os.cpu_count() or 1))
         return True
-
-    def evict(self, files: list[CachedFile], used_nbytes: int, limit: int, nbytes: int) -> int:
-        """Remove files in order until `nbytes` fit; return the bytes still used."""
-        for file in files:
-            if used_nbytes + nbytes <= EVICT_TO_SHARE * limit:
-                break
-            if file.path.suffix == ".unit":
-                file.remove()
-                used_nbytes -= file.nbytes
-        return used_nbytes
 
     def disable(self, error: OSError) -> str:
         """Store nothing from now on; return a warning."""
@@ -344,8 +322,7 @@ class CachedUnit:
     def of_file(cls, fd: int, name: str) -> CachedUnit:
         """Return the unit in an open file, which its `close` closes.
 
-        Raises DamagedUnitError: the file is not as it was written, under `name`. OSError: it cannot
-        be read.
+        Raises DamagedUnitError: the file is not as it was written, under `name`.
         """
         head = os.pread(fd, HEAD.size, 0)
         if len(head) < HEAD.size or not head.startswith(MAGIC):
@@ -370,11 +347,9 @@ class CachedUnit:
         return unit
 
     def read_into(self, file: str, buffers: Sequence[Any], offset: int) -> int:
-        """Fill the beginning of `buffers` with bytes of a file, and return with how many.
+        """Fill the beginning of `buffers` with bytes of a file; return how many, 0 if it has none.
 
-        Returns int: 0 if the unit does not have the bytes at `offset`.
-        Raises DamagedUnitError: they differ from those that were stored. OSError: they cannot be
-        read.
+        Raises DamagedUnitError: they differ from those that were stored.
         """
         starts, places = self._ranges.get(file, ([], []))
         number = bisect_right(starts, offset) - 1
@@ -412,10 +387,6 @@ class CachedUnit:
         """Read all bytes and compare their checksums; raises as `read_into` does."""
         for first in range(0, self.nbytes, 64 * PIECE_NBYTES):
             self._verified(first, min(first + 64 * PIECE_NBYTES, self.nbytes))
-
-    def touch(self) -> None:
-        """Set the time of last use."""
-        os.utime(self._fd)
 
     def close(self) -> None:
         """Close its file."""
@@ -464,13 +435,10 @@ REPLACED = "replaced"
 
 def read_source_record(folder: Path) -> dict[str, Any]:
     """Return the record of the trajectory whose units are in a folder; empty if there is none."""
-    try:
-        if not is_private((folder / RECORD).stat()):
-            return {}
-        record = json.loads(read_regular(folder / RECORD))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return record if isinstance(record, dict) else {}
+    with suppress(OSError):
+        if is_private((folder / RECORD).stat()):
+            return read_json(folder / RECORD)
+    return {}
 
 
 def _digest(*parts: object) -> str:
@@ -483,10 +451,8 @@ class CachedSource:
     An output of mdio is identified by its uuid; a file by size, inode, times of modification and
     change, and checksums of both ends; it may grow. Names of units contain a generation, which
     changes when the source is replaced.
-
-    `cache`: the folder. `path`: the trajectory. `label`: the stored group of atoms that is read, if
-    any. `uuid`: of an output of mdio. `n_units`: number of units, recorded for `mdio cache`.
-    `opened`: status of the open file, whose name may have changed.
+    `label`: the stored group of atoms that is read, if any. `n_units`: number of units, recorded
+    for `mdio cache`. `opened`: status of the open file, whose name may have changed.
     """
 
     def __init__(
@@ -509,12 +475,6 @@ class CachedSource:
         self.notes: list[str] = []
         """Notes for the user, each once."""
         self.units_folder = self.folder.trajectory_folder(_digest(self.path, label)[:16])
-        if self.folder.n_other_versions:
-            self.note(
-                f"{self.folder.root}: {self.folder.n_other_versions} of the trajectories there "
-                "were stored by another version of mdio and are not used; mdio cache evict removes "
-                "them"
-            )
 
     def note(self, text: str) -> None:
         """Add a note for the user, once."""
@@ -591,14 +551,6 @@ class CachedSource:
             recorded.get("inode") == present["inode"]
         )
 
-    def _is_unchanged(self) -> bool:
-        """Return whether the source is unchanged since `generation` was read, or has grown."""
-        if self.uuid is not None:
-            return True
-        with suppress(OSError):
-            return _is_same_file(self._identity, self.path.stat())
-        return False
-
     def name(self, number: int, stop: int) -> str:
         """Return the name of a unit; `stop`: one beyond its last frame."""
         return f"{self.generation}-{number}-{stop}"
@@ -627,7 +579,7 @@ class CachedSource:
             return None
         if unit is not None:
             with suppress(OSError):
-                unit.touch()
+                os.utime(unit._fd)  # the time of last use
         return unit
 
     def remove_damaged(self, name: str, damage: DamagedUnitError) -> None:
@@ -645,7 +597,12 @@ class CachedSource:
         if folder.problem is not None:
             self.note(folder.problem)
             return
-        if self.generation == REPLACED or not self._is_unchanged():
+        if self.generation == REPLACED:
+            return
+        try:
+            if self.uuid is None and not _is_same_file(self._identity, self.path.stat()):
+                return
+        except OSError:
             return
         try:
             folder.create_folder(self.units_folder)
@@ -673,9 +630,8 @@ def list_folders(folder: str | os.PathLike[str]) -> list[tuple[str | None, Cache
 def cached_trajectories(folder: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
     """Yield a summary of each trajectory in a cache, on each node.
 
-    Yields dict: ``path``; ``label``, that of a stored group, else empty; ``node``, None if it has
-    no name; ``units``, ``units_cached`` and ``nbytes``; ``is_stale``, whether the file is gone, or
-    is another one (of outputs of mdio, only whether it is gone).
+    ``label`` is that of a stored group, else empty; ``node`` None if it has no name; ``is_stale``:
+    the file is gone, or is another one (of outputs of mdio, only whether it is gone).
     """
     for node, cache in list_folders(folder):
         for units_folder in cache.trajectory_folders():
@@ -686,7 +642,7 @@ def cached_trajectories(folder: str | os.PathLike[str]) -> Iterator[dict[str, An
                 "label": record.get("label", ""),
                 "node": node,
                 "units": record.get("units", 0),
-                "units_cached": len({_unit_number(file) for file in files if file.is_unit}),
+                "units_cached": len({f.path.stem.split("-")[1] for f in files if f.is_unit}),
                 "nbytes": sum(file.nbytes for file in files),
                 "is_stale": _is_stale(record),
             }
@@ -710,23 +666,18 @@ def _is_same_file(identity: Mapping[str, Any], status: os.stat_result) -> bool:
     )
 
 
-def _unit_number(file: CachedFile) -> str:
-    return file.path.stem.split("-")[1]
-
-
 def evict_units(
     folder: str | os.PathLike[str], keep_nbytes: int = 0, path: str | None = None
 ) -> tuple[int, int]:
     """Remove the least recently used files; return their number and bytes.
 
-    `folder`: the cache. `keep_nbytes`: how much each node may keep. `path`: evict units of this
-    trajectory only.
+    `keep_nbytes`: how much each node may keep. `path`: evict units of this trajectory only.
     """
     n_files = nbytes = 0
     for _, cache in list_folders(folder):
         units_folders = [
             units_folder
-            for units_folder in cache.trajectory_folders(all_versions=True)
+            for units_folder in cache.trajectory_folders()
             if path is None
             or read_source_record(units_folder).get("path") == os.path.realpath(path)
         ]
@@ -750,7 +701,7 @@ def evict_units(
 def verify_units(folder: str | os.PathLike[str]) -> Iterator[tuple[Path, str | None]]:
     """Read all units and compare checksums; yield each file and its problem, or None."""
     for _, cache in list_folders(folder):
-        for file in cache.files(list(cache.trajectory_folders())):
+        for file in cache.files():
             if file.path.suffix != ".unit":
                 continue
             problem = None

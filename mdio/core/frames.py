@@ -44,8 +44,8 @@ def array_to_fill(
     The kernel copies from the page cache with ``rep movsb``, and so does ``memcpy``. On AMD's Zen
     that takes four times as long, in the nearer caches fifteen times, where the target's address is
     1 to 31 bytes above the source's, modulo 4096 (measured on an EPYC; also glibc's bug 30994). So
-    it is from the pages of a file, where chunks of HDF5 and Zarr begin, to arrays of `np.empty`,
-    which begin 16 bytes behind a page if they are large; these begin at a distance from both.
+    it is from the pages of a file to large arrays of `np.empty`, which begin 16 bytes behind a
+    page.
     """
     nbytes = math.prod(shape) * np.dtype(dtype).itemsize
     if nbytes < MIN_ALIGNED_NBYTES:
@@ -114,18 +114,16 @@ class FrameBlock:
         """Return whether all arrays are equal; NaN equals NaN."""
         if not isinstance(other, FrameBlock):
             return NotImplemented
-        names = ("box", "time", "step", *self.present())
-        return self.present().keys() == other.present().keys() and all(
-            np.array_equal(getattr(self, name), getattr(other, name), equal_nan=True)
-            for name in names
+        own, others = self.arrays(), other.arrays()
+        return own.keys() == others.keys() and all(
+            np.array_equal(own[name], others[name], equal_nan=True) for name in own
         )
 
     def __repr__(self) -> str:
-        extras = [name for name in ("velocities", "forces") if getattr(self, name) is not None]
-        first, last = map(number_text, self.time[[0, -1]]) if self.n_frames else ("", "")
-        times = f", {first} to {last} ps" if first else ""
-        size = f"{plural(self.n_frames, 'frame')} of {plural(self.n_atoms, 'atom')}"
-        return f"<FrameBlock: {size}{times}{''.join(', ' + name for name in extras)}>"
+        parts = [f"{plural(self.n_frames, 'frame')} of {plural(self.n_atoms, 'atom')}"]
+        if self.n_frames:
+            parts.append(" to ".join(map(number_text, self.time[[0, -1]])) + " ps")
+        return f"<FrameBlock: {', '.join([*parts, *list(self.present())[1:]])}>"
 
     @property
     def n_frames(self) -> int:
@@ -140,8 +138,11 @@ class FrameBlock:
     @property
     def nbytes(self) -> int:
         """Bytes held by all arrays."""
-        arrays = (self.positions, self.box, self.time, self.step, self.velocities, self.forces)
-        return sum(a.nbytes for a in arrays if a is not None)
+        return sum(array.nbytes for array in self.arrays().values())
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return all arrays by name."""
+        return {"box": self.box, "time": self.time, "step": self.step, **self.present()}
 
     def present(self) -> dict[str, FloatArray]:
         """Return the per-atom arrays that this block has, by name of field."""
@@ -154,17 +155,12 @@ class FrameBlock:
 
     def frames(self, index: slice | NDArray[np.int64]) -> FrameBlock:
         """Return the frames that `index` picks (views for a slice, copies for an array)."""
-        return FrameBlock(
-            box=self.box[index],
-            time=self.time[index],
-            step=self.step[index],
-            **{name: array[index] for name, array in self.present().items()},
-        )
+        return FrameBlock(**{name: array[index] for name, array in self.arrays().items()})
 
     def assign(self, other: FrameBlock) -> None:
         """Copy the arrays of `other`, a block of the same shape, into the arrays of this one."""
-        for name in ("box", "time", "step", *self.present()):
-            getattr(self, name)[...] = getattr(other, name)
+        for name, array in self.arrays().items():
+            array[...] = getattr(other, name)
 
     def take(self, atoms: ArrayLike) -> FrameBlock:
         """Return the same frames with only `atoms`, indices or a mask, copied."""
@@ -182,7 +178,7 @@ class FrameBlock:
         kinds = {(block.n_atoms, *block.present()) for block in blocks}
         if len(kinds) != 1:
             raise ValueError(f"blocks of {sorted(kinds)}; give some of the same atoms and fields")
-        names = ("box", "time", "step", *blocks[0].present())
+        names = blocks[0].arrays()
         return cls(**{name: np.concatenate([getattr(b, name) for b in blocks]) for name in names})
 
 
@@ -196,8 +192,7 @@ def notes_on_times(
     """Return a note where times, (F,) in ps, repeat or go back; none if they are all the same.
 
     `frame`: numbers of the frames; by default their places. `n_files`: how many files they are of.
-    `begins_late`: whether the trajectory's first frame is not among them, so that it is not known
-    at what time runs begin.
+    `begins_late`: whether the trajectory's first frame is not among them.
     """
     steps = np.diff(time)
     late_frames = np.flatnonzero(steps <= 0) + 1

@@ -77,8 +77,8 @@ def allowed_with(option: Field[Any], mode: str) -> bool:
 def check_kinds(options: Any) -> None:
     """Raise OptionError if an option has a value of another kind, or none of its choices.
 
-    Numbers of NumPy become Python's, which JSON has. Choices that are looked up, such as layouts,
-    are checked where that is done.
+    Numbers of NumPy become Python's. Choices that are looked up, such as layouts, are checked
+    there.
     """
     for option in fields(options):
         value = getattr(options, option.name)

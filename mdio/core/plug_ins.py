@@ -17,12 +17,12 @@ def find_plug_ins(
     left_out: MutableMapping[str, str] | None = None,
     check: Callable[[Any], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Return classes by the names of their entry points.
+    """Return classes by the names of their entry points in `group`.
 
-    `group`: of entry points, such as ``mdio.layouts``. `base`: their base class. `reserved`: names
-    that mdio uses itself. `from_function`: makes one of a function, where that may be given. What
-    cannot be used, or what `check` raises for, is left out, with a warning; where `left_out` is
-    given, the reason is added there by name instead, for an error once somebody wants the class.
+    `reserved`: names that mdio uses itself. `from_function`: makes one of a function, where that
+    may be given. What cannot be used, or what `check` raises for, is left out, with a warning;
+    where `left_out` is given, the reason is added there instead, for an error once somebody wants
+    the class.
     """
     from importlib.metadata import entry_points  # takes as long to import as all of mdio
 

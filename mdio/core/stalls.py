@@ -71,9 +71,8 @@ waits = Waits()
 class StallWatch:
     """Watches this process and those that it forks.
 
-    `timeout_s`: how long one operation may take before it is reported, and after which it is
-    reported again. `abort_s`: how long before the process is ended; never by default. `report`:
-    called with each message; prints to stderr by default.
+    `timeout_s`: how long one operation may take before it is reported, again and again. `abort_s`:
+    how long before the process is ended; never by default. `report`: called with each message.
     """
 
     def __init__(

@@ -48,7 +48,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Protocol
+from typing import Any
 
 
 def worker_name() -> str:
@@ -167,8 +167,7 @@ class BlockTiming(_Times):
     def record_arrival(self) -> None:
         """Record that the result has arrived; called where all results are gathered.
 
-        Both ends read the time of day: on several machines the time is as exact as their clocks
-        agree, and 0 for a result that seems to arrive before it was sent.
+        Both ends read the time of day: 0 for a result that seems to arrive before it was sent.
         """
         sent_unix_s = self.began_unix_s + self.t_block_s
         self.t_comm_s = max(0.0, time.time() - sent_unix_s)
@@ -241,18 +240,15 @@ SUMMARY_TIMES = ("t_open_s", "t_io_s", "t_comp_s", "t_comm_s")
 """Times of which `summary` has the sum over all workers, too."""
 
 
-def summary(timings: Sequence[BlockTiming | WorkerTiming]) -> dict[str, Any]:
+def summary(workers: Sequence[WorkerTiming]) -> dict[str, Any]:
     """Return sums and maxima of the workers' times.
 
-    `timings`: of blocks, or already of workers.
-    Returns dict: ``t_open_s``, ``t_io_s``, ``t_comp_s``, ``t_comm_s``: sums over all workers; each
-    also as ``t_*_max_s``, that of the worker with most of it; ``t_total_max_s``, the papers'
-    t_total (the longest sum of a worker's blocks); ``ratio_comp_io`` = t_comp / t_IO and
-    ``ratio_comp_comm`` = t_comp / t_comm (None where the divisor is 0); ``workers``: how many took
-    part; ``nbytes_read``, ``nbytes_source`` and ``nbytes_cache``.
+    ``t_open_s``, ``t_io_s``, ``t_comp_s``, ``t_comm_s``: sums over all workers; each also as
+    ``t_*_max_s``, of the worker with most of it; ``t_total_max_s``, the papers' t_total (the
+    longest sum of a worker's blocks); ``ratio_comp_io`` and ``ratio_comp_comm`` (None where the
+    divisor is 0); ``workers``: how many took part; ``nbytes_read``, ``nbytes_source`` and
+    ``nbytes_cache``.
     """
-    workers = [timing for timing in timings if isinstance(timing, WorkerTiming)]
-    workers += per_worker([timing for timing in timings if isinstance(timing, BlockTiming)])
     totals: dict[str, Any] = {}
     for name in (*SUMMARY_TIMES, "t_total_s"):
         sums = [getattr(worker, name) for worker in workers]
@@ -286,8 +282,7 @@ CAUSES: dict[str, Callable[[WorkerTiming], float]] = {
 def stragglers(workers: Sequence[WorkerTiming]) -> list[dict[str, Any]]:
     """Return the workers that took much longer than the median worker, slowest first.
 
-    Waiting for others does not count as a worker's own time: under MPI all ranks wait for the
-    slowest one.
+    Waiting for others, as all ranks do, does not count as a worker's own time.
     """
     if len(workers) < 2:
         return []
@@ -317,19 +312,8 @@ def stragglers(workers: Sequence[WorkerTiming]) -> list[dict[str, Any]]:
     return sorted(slow_workers, key=lambda straggler: -float(straggler["beyond_median_s"]))
 
 
-class TimedResult(Protocol):
-    """The attributes of an analysis' result that go into the record of its times."""
-
-    ranks: list[WorkerTiming]
-    timings: list[BlockTiming]
-    tasks: list[dict[str, Any]]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the numbers of the run."""
-
-
-def timing_record(result: TimedResult) -> dict[str, Any]:
-    """Return the record of the times of one analysis; see the module."""
+def timing_record(result: Any) -> dict[str, Any]:
+    """Return the record of the times of the result of an analysis; see the module."""
     numbers = result.to_json()
     record = {
         "schema": SCHEMA,

@@ -34,11 +34,11 @@ def find_molecules(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Return the connected parts of a system, and a tree of bonds through each.
 
-    `bonds`, (B, 2) int: pairs of atoms. `n_atoms`: number of atoms A.
-    Returns `molecules`, (A,) int64: of each atom, the number of its molecule. `order`, (A,) int64:
-    atoms, one molecule after the other; in each from its first atom outwards. `parents`, (A,)
-    int64: of the atoms in that order, the one that each is bound to and that comes before it; -1
-    for the first of a molecule.
+    `bonds`, (B, 2) int: pairs of atoms.
+    Returns `molecules`, (A,) int64: of each atom, the number of its molecule. `order`, (A,): atoms,
+    one molecule after the other; in each from its first atom outwards. `parents`, (A,): of the
+    atoms in that order, the one that each is bound to and that comes before it; -1 for the first of
+    a molecule.
     """
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import breadth_first_order, connected_components
@@ -386,9 +386,7 @@ class _NotSimpleError(Exception):
 def select(topology: Topology, selection: str) -> NDArray[np.int64] | None:
     """Return the atoms of a simple selection, ascending; None if it is not a simple one.
 
-    `topology`: the attributes. `selection`: in MDAnalysis' language.
-    Returns (n,) int64, or None: None also for what the topology lacks, and for mistakes, which
-    MDAnalysis reports.
+    None also for what the topology lacks, and for mistakes, which MDAnalysis reports.
     """
     tokens = deque(selection.replace("(", " ( ").replace(")", " ) ").split())
     try:

@@ -13,7 +13,6 @@ four bytes.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,7 +24,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from mdio.core.errors import CorruptLayoutError, OutputError, SourceError
 from mdio.core.files.index import FrameIndex
-from mdio.core.files.marks import open_regular
 from mdio.core.files.reading import OpenFile
 from mdio.core.files.store import need_disk
 from mdio.core.kernels.backend import compiled
@@ -36,26 +34,6 @@ if TYPE_CHECKING:
     kernels = _xtc
 else:
     kernels = compiled("mdio._xtc")
-
-
-@contextmanager
-def open_for_reading(path: Path) -> Iterator[int]:
-    """Open a file for reading; errors within become SourceError."""
-    need_disk(
-        path,
-        "its frames do not follow one another from its beginning to its end; copy it here, and "
-        "mdio info says where",
-        SourceError,
-    )
-    try:
-        fd = open_regular(path)
-    except OSError as error:
-        raise SourceError(f"{path}: cannot be opened ({error.strerror})") from error
-    try:
-        with source_errors(path):
-            yield fd
-    finally:
-        os.close(fd)
 
 
 @contextmanager
@@ -100,12 +78,9 @@ class XTCHeader(NamedTuple):
 
 
 def parse_header(raw: bytes, frame: int, offset: int, n_atoms: int = 0) -> XTCHeader:
-    """Read a frame's header.
+    """Read a frame's header from `raw`, the first `HEADER_NBYTES` bytes of the frame.
 
-    `raw`: the first `HEADER_NBYTES` bytes of the frame, fewer only if the file ends. `frame`,
-    `offset`: its number and its place in the file, for messages. `n_atoms`: the number that
-    it must have; 0 for any.
-    Returns XTCHeader.
+    `frame`, `offset`: its number and its place in the file, for messages. `n_atoms`: 0 for any.
     Raises ValueError: this cannot be the header of a frame; the message says what was found.
     """
     return XTCHeader(*kernels.parse_header(raw, frame, offset, n_atoms))
@@ -127,12 +102,11 @@ def decode(
 
     `data`, (n,) uint8: the frames and `kernels.PADDING` bytes. `first`: number of the first frame,
     for messages. `edges`, (F + 1,) int64: where each begins in the file, and where the last one
-    ends. `n_atoms`: of each. `positions`, (F, k, 3) float32: filled with coordinates, angstrom;
-    frames are contiguous, with any stride between them. `vectors`, (F, 3, 3) float32: filled with
-    box vectors, nm, as they are in the file; C-contiguous, as are the others. `time`, (F,) float64:
-    filled, ps. `step`, (F,) int64: filled. `atoms`, (k,) int64, optional: which atoms, in which
-    order; all by default. Decoding ends after the last of them. `n_threads`: threads that decode,
-    each its own frames.
+    ends. `positions`, (F, k, 3) float32: angstrom; frames are contiguous, with any stride between
+    them. `vectors`, (F, 3, 3) float32: nm, as they are in the file; C-contiguous, as are `time`,
+    (F,) float64, ps, and `step`, (F,) int64. `atoms`, (k,) int64: which, in which order; all by
+    default. Decoding ends after the last of them. `n_threads`: threads that decode, each its own
+    frames.
     Raises ValueError: the bytes are not what `edges` say, or do not decode.
     """
     targets = None
@@ -157,8 +131,14 @@ def scan(path: Path) -> FrameIndex:
     else than frames, or its frames differ in their numbers of atoms; the message names frame and
     byte.
     """
-    with open_for_reading(path) as fd:
-        nbytes = os.fstat(fd).st_size
+    need_disk(
+        path,
+        "its frames do not follow one another from its beginning to its end; copy it here, and "
+        "mdio info says where",
+        SourceError,
+    )
+    with OpenFile(path) as file, source_errors(path):
+        fd, nbytes = file.fileno(), file.nbytes
         if nbytes == 0:
             raise SourceError(f"{path}: the file is empty (0 bytes), so it holds no frames")
         end = nbytes
@@ -192,15 +172,14 @@ def encode(
     step: ArrayLike,
     precision: float = 1000.0,
 ) -> bytes:
-    """Return frames as XTC.
+    """Return frames as XTC: what xdrfile writes for the same numbers.
 
-    `positions`, (F, A, 3) float32: coordinates, angstrom; multiplied by the float32 0.1, as
-    MDAnalysis' XTCWriter does. `vectors`, (F, 3, 3) float32: box vectors, nm. `time`, (F,) float:
-    ps; stored as float32. `step`, (F,) int: stored as 32-bit integers. `precision`: integer steps a
-    nm; a step in angstrom is 10 / precision.
-    Returns bytes: what xdrfile writes for the same numbers.
-    Raises OutputError: a coordinate or a step does not fit the 32-bit integers of the format.
-    ValueError: arrays whose shapes do not fit together, or a precision that is not positive.
+    `positions`, (F, A, 3) float32: angstrom; multiplied by the float32 0.1, as MDAnalysis'
+    XTCWriter does. `vectors`, (F, 3, 3) float32: nm. `time`, (F,): ps; stored as float32. `step`,
+    (F,): stored as 32-bit integers. `precision`: integer steps a nm; a step in angstrom is 10 /
+    precision.
+    Raises OutputError: a coordinate or a step does not fit the format. ValueError: arrays whose
+    shapes do not fit together, or a precision that is not positive.
     """
     x_nm = np.asarray(positions, np.float32) * np.float32(0.1)
     boxes = np.ascontiguousarray(vectors, np.float32)

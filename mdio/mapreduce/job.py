@@ -319,10 +319,7 @@ def _compare_rows(first: dict[str, NDArray[Any]], row: dict[str, NDArray[Any]]) 
 
 
 def concatenate_tables(tables: Sequence[Table], schema: Schema) -> Table:
-    """Return the rows of all ranges, in the order of their keys.
-
-    Raises BlockError: they have different columns.
-    """
+    """Return the rows of all ranges, in the order of their keys; raises BlockError."""
     non_empty = [table for table in tables if len(table.keys)]
     failures = [failure for table in tables for failure in table.failures]
     if not non_empty:
@@ -384,10 +381,7 @@ class MapReduceOptions:
 
     @contextmanager
     def folder(self) -> Iterator[Path]:
-        """Yield a temporary folder for pairs.
-
-        Raises OutputError: it cannot be made.
-        """
+        """Yield a temporary folder for pairs; raises OutputError."""
         try:
             folder = tempfile.TemporaryDirectory(prefix="mdio-pairs-", dir=self.local_dir)
         except OSError as error:
@@ -400,11 +394,7 @@ class MapReduceOptions:
             yield Path(name)
 
     def spool(self, program: Program, folder: Path | None, *, shares: bool) -> Spool:
-        """Return the spool of a worker.
-
-        With a `folder`, runs go to files if the worker `shares` them with others, or if they are
-        large.
-        """
+        """Return the spool of a worker; with `shares`, others read its runs, which go to files."""
         combiner = None if program.combine is None else partial(combine_pairs, program.combine)
         max_nbytes = math.inf if folder is None else self.max_nbytes
         return Spool(max_nbytes, 0 if shares else 2 * max_nbytes, folder, combiner)

@@ -47,10 +47,7 @@ class Schema:
         return sum(np.dtype(dtype).itemsize * math.prod(shape) for dtype, shape in self.columns)
 
     def common_with(self, other: Schema) -> Schema:
-        """Return the schema that both can be converted to.
-
-        Raises ValueError: there is none.
-        """
+        """Return the schema that both can be converted to; raises ValueError if there is none."""
         if self == other:
             return self
         own_letter, other_letter = (np.dtype(schema.columns[0][0]).kind for schema in (self, other))
@@ -149,10 +146,7 @@ def refuse_mask(array: Any, name: str) -> Any:
 
 
 def convert_keys(keys: Any) -> NDArray[Any]:
-    """Return keys as an array of int64, float64, text or bytes.
-
-    Raises ValueError: they are of several types, of another type, or not a number.
-    """
+    """Return keys as an array of int64, float64, text or bytes; raises ValueError."""
     if not isinstance(refuse_mask(keys, "keys"), np.ndarray) or keys.dtype == object:
         keys = list(keys)
         letters = {_letter(key) for key in keys}
@@ -191,11 +185,7 @@ def _letter(key: Any) -> str:
 
 
 def convert_values(columns: Any, n_pairs: int) -> dict[str, NDArray[Any]]:
-    """Return values as arrays by name with one row for each pair.
-
-    Raises ValueError: `columns` is not a mapping of arrays, or an array has another
-    length or a mask.
-    """
+    """Return values as arrays by name with one row for each pair; raises ValueError."""
     if not isinstance(columns, Mapping):
         raise ValueError(
             f"the values are a {type(columns).__name__}; give a dict of arrays by name"
@@ -269,10 +259,7 @@ class SortedRun:
         return first + int(np.searchsorted(keys, key))
 
     def copy_into(self, columns: Sequence[NDArray[Any]], first_row: int) -> None:
-        """Copy the pairs into `columns`, from `first_row` on.
-
-        Raises SourceError: the file has changed.
-        """
+        """Copy the pairs into `columns`, from `first_row` on."""
         rows = slice(first_row, first_row + len(self))
         if self.pairs is not None:
             for column, own_column in zip(columns, self.pairs.columns, strict=True):
@@ -331,10 +318,7 @@ class Spool:
             self._flush()
 
     def finish(self) -> list[SortedRun]:
-        """Return the runs of the block.
-
-        Raises OutputError: a file cannot be written.
-        """
+        """Return the runs of the block; raises OutputError if a file cannot be written."""
         self._flush()
         runs, self._runs = self._runs, []
         return runs

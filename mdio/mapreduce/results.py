@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from mdio.analysis.results import check_output, dataframe, write_csv
 from mdio.core.errors import MissingExtraError, PlanError
 from mdio.core.files.publish import publish
-from mdio.core.timing import BlockTiming, summary
+from mdio.core.timing import BlockTiming, per_worker, summary
 from mdio.core.words import plural
 
 TABLE_SUFFIXES = (".npz", ".csv", ".parquet")
@@ -26,11 +26,7 @@ MAX_ROWS, MAX_COLUMNS = 10, 8
 
 
 def check_table(path: str | PathLike[str]) -> Path:
-    """Return `path` if a table can be written there, before any work is done.
-
-    Raises PlanError, OutputError: as `check_output`. MissingExtraError: it is Parquet, and pyarrow
-    is not installed.
-    """
+    """Return `path` if a table can be written there, before any work is done; else raise."""
     target = check_output(path, TABLE_SUFFIXES)
     if target.suffix.lower() == ".parquet":
         try:
@@ -112,7 +108,7 @@ class MapReduceResult:
 
     def to_json(self) -> dict[str, Any]:
         """Return the numbers of the run."""
-        times = summary(self.timings)
+        times = summary(per_worker(self.timings))
         return {
             "n_frames": self.n_frames,
             "n_pairs": int(self.n_pairs.sum()),

@@ -79,8 +79,7 @@ def unit_keys(name: str, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
 def preferred(numbers: NDArray[np.int64], names: Sequence[str]) -> NDArray[np.int64]:
     """Return the node that each unit prefers: that of the largest weight (rendezvous hashing).
 
-    `numbers`, (n,) int64: of the units, as `unit_keys` gives them. `names`: of the nodes; their
-    order does not matter.
+    `numbers`, (n,) int64: of `unit_keys`. `names`: of the nodes; their order does not matter.
     """
     nodes = np.empty(len(numbers), np.int64)
     for units in _runs(len(numbers), len(names)):
@@ -129,12 +128,11 @@ def assign(
     workers: Sequence[int] | None = None,
     numbers: NDArray[np.int64] | None = None,
 ) -> NDArray[np.int64]:
-    """Return the node that reads each unit.
+    """Return the node that reads each unit, (U,) int64.
 
     `held`, (N, U) bool: which node has which unit. `names`: of the nodes, all different. `workers`:
-    how many each node has; one each by default. `numbers`, (U,) int64: keys that
-    decide which node a unit prefers, from `unit_keys`; 0 to U - 1 by default.
-    Returns (U,) int64.
+    how many each node has; one by default. `numbers`, (U,) int64: of `unit_keys`; 0 to U - 1 by
+    default.
     """
     n_nodes, n_units = held.shape
     n_workers = np.ones(n_nodes, np.int64) if workers is None else np.asarray(workers, np.int64)
@@ -181,11 +179,9 @@ def words_in_block(n_units: int) -> int:
 def assign_words(held: Words, names: Sequence[str], block_words: int, first: int = 0) -> Words:
     """Assign very many units, 64 with each operation.
 
-    `held`, (N, W) uint64: of each node, a bit for each unit that it has; whole blocks. Overwritten,
-    since it is large. `names`: of the nodes. `block_words`: words of a block. `first`: number of
-    the first block of these words.
-    Returns (N, W) uint64: `held`: of each node, a bit for each unit that it reads; every bit is set
-    for exactly one.
+    `held`, (N, W) uint64: of each node, a bit for each unit that it has; whole blocks of
+    `block_words`. Overwritten and returned with a bit for each unit that the node reads; every bit
+    is set for exactly one. `first`: number of the first block of these words.
     """
     n_nodes, n_words = held.shape
     rows = held.reshape(n_nodes, n_words // block_words, block_words)
@@ -215,9 +211,9 @@ def share_together(
 ) -> NDArray[np.uint8]:
     """Return the units that this node reads (collective over one rank of each node).
 
-    `held`, (ceil(U / 8),) uint8: packed bits of the units that this node has. May be overwritten,
-    since it may be large. `n_units`: how many units U there are. `name`, `n_workers`: of this node.
-    `comm`: an mpi4py intracommunicator of these ranks. `numbers`: as for `assign`.
+    `held`, (ceil(U / 8),) uint8: packed bits of the `n_units` units that this node has; may be
+    overwritten, since it may be large. `name`, `n_workers`: of this node. `numbers`: as for
+    `assign`.
     Returns (ceil(U / 8),) uint8: packed bits.
     """
     names, workers = zip(*comm.allgather((name, n_workers)), strict=True)
@@ -284,7 +280,7 @@ class CacheFollower:
     def cache_complete_units(self, *, has_ended: bool = False) -> int:
         """Cache complete units, and return how many files have changed since the last call.
 
-        The last unit of a file is complete when the file has not changed since, or if writing
+        The last unit of a file is complete when the file no longer changes, or if writing
         `has_ended`.
         """
         n_changed = 0

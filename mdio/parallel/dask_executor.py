@@ -31,12 +31,7 @@ def _task_stream(client: Any, **window: Any) -> list[dict[str, Any]]:
 
 
 def _tasks(client: Any, prefix: str, since_unix_s: float) -> list[dict[str, Any]]:
-    """Return a record for each task whose key is `prefix` and the number of an item, by item.
-
-    Returns list of dict: ``block`` (number of the item), ``worker`` (address), ``thread``,
-    ``start_unix_s`` and ``stop_unix_s`` of the computation, ``transfer_s`` and ``deserialize_s``
-    before it.
-    """
+    """Return a record for each task whose key is `prefix` and the number of an item, by item."""
     tasks = []
     for task_record in _task_stream(client, start=since_unix_s):
         key = str(task_record["key"])

@@ -49,10 +49,9 @@ def checked_count(n_workers: Any, noun: str) -> int:
 def item_error(label: str, cause: BaseException) -> MdioError:
     """Return the error to raise when the item called `label` failed with `cause`.
 
-    An error of mdio keeps its class, so that callers still tell a damaged source from a full
-    disk; a BlockError, which already names its block, is returned unchanged, as is a PlanError,
-    which is about a whole call and not about an item; other errors become a BlockError. A new error
-    has `cause` as its cause.
+    An error of mdio keeps its class, so that callers still tell a damaged source from a full disk;
+    a BlockError, which names its block, and a PlanError, which is about a whole call, are returned
+    as they are; other errors become a BlockError.
     """
     if isinstance(cause, BlockError | PlanError):
         return cause
@@ -213,9 +212,8 @@ def results_of(
 ) -> Iterator[tuple[int, Result]]:
     """Yield what `imap` of an executor, which may be a user's own, yields.
 
-    `options`: further arguments of `imap`.
-    Raises PlanError: it yields anything but the number of an item and its result, once for each
-    item. BlockError: the result of an item is missing.
+    Raises PlanError: that is anything but the number of an item and its result, once for each item.
+    BlockError: the result of an item is missing.
     """
     if executor.ranks is not None:  # results may come on rank 0 alone
         yield from executor.imap(func, items, describe=describe, **options)

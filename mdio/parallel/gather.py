@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from mdio.core.errors import PlanError
-from mdio.parallel import GATHERS, GatherMode
+from mdio.parallel import GatherMode
 from mdio.parallel.sleeping import ROOT, Nap
 
 if TYPE_CHECKING:
@@ -113,10 +112,7 @@ class GlobalArray:
         self._window.Flush_all()
 
     def put(self, start: int, rows: NDArray[Any]) -> None:
-        """Write `rows`, of the array's dtype and C-contiguous, from row `start` on.
-
-        They are in place once this returns; other ranks may read them after `sync`.
-        """
+        """Write `rows`, C-contiguous, from row `start` on; others may read them after `sync`."""
         self._transfer(self._window.Put, start, rows)
 
     def get(self, start: int, stop: int) -> NDArray[Any]:
@@ -126,14 +122,6 @@ class GlobalArray:
         out = self._row.empty(stop - start)
         self._transfer(self._window.Get, start, out)
         return out
-
-    def access(self) -> NDArray[Any]:
-        """Return the rows that this rank keeps, as a view (to be read after `sync`)."""
-        first = min(self.comm.rank * self.share, self.n_rows)
-        n_here = min(self.share, self.n_rows - first)
-        memory = np.frombuffer(self._window.tomemory(), np.uint8)
-        rows = memory[: n_here * self._row.nbytes].view(self._row.dtype)
-        return rows.reshape((n_here, *self._row.shape))
 
     def sync(self) -> None:
         """Wait until every rank calls this; rows that were put before can be read afterwards."""
@@ -156,40 +144,18 @@ class GlobalArray:
             self.destroy()
 
 
-def gather_rows(rows: NDArray[Any], comm: MPI.Intracomm, mode: GatherMode = "blocking") -> Gathered:
+def gather_rows(
+    rows: NDArray[Any], comm: MPI.Intracomm, counts: list[int], mode: GatherMode = "blocking"
+) -> Gathered:
     """Gather the rows of all ranks on rank 0, in order of rank (collective).
 
     `rows`, (n, ...): this rank's rows, one a frame; n may differ from rank to rank and be 0, but
-    dtype and the shape of a row may not. `comm` (mpi4py.MPI.Intracomm): the ranks. `mode`:
-    ``blocking`` (Gatherv), ``nonblocking`` (each rank sends when it is ready, rank 0 receives from
-    all at once) or ``one-sided`` (a `GlobalArray`; every rank puts, rank 0 gets).
-    Returns Gathered.
-    Raises PlanError: `mode` is none of these, or rows differ in dtype or shape (on all ranks).
+    dtype and the shape of a row may not. `comm` (mpi4py.MPI.Intracomm): the ranks. `counts`:
+    numbers of rows of all ranks. `mode`: ``blocking`` (Gatherv), ``nonblocking`` (each rank sends
+    when it is ready, rank 0 receives from all at once) or ``one-sided`` (a `GlobalArray`; every
+    rank puts, rank 0 gets).
     """
-    if mode not in GATHERS:
-        raise PlanError(f"--gather {mode}: give one of {', '.join(GATHERS)}")
     began_s = time.perf_counter()
-    ranks_rows = comm.allgather((len(rows), rows.shape[1:], rows.dtype.str))
-    row_types = {(shape, dtype) for _, shape, dtype in ranks_rows}
-    if len(row_types) > 1:
-        types_text = ", ".join(f"{dtype} {shape}" for shape, dtype in sorted(row_types))
-        raise PlanError(f"ranks have rows of different shape or type: {types_text}")
-    counts = [count for count, _, _ in ranks_rows]
-    return gather_counted(rows, comm, counts, mode, began_s)
-
-
-def gather_counted(
-    rows: NDArray[Any],
-    comm: MPI.Intracomm,
-    counts: list[int],
-    mode: GatherMode = "blocking",
-    began_s: float | None = None,
-) -> Gathered:
-    """Gather rows of one dtype and row shape as `gather_rows` does (collective).
-
-    `counts`: numbers of rows of all ranks. `began_s`: when the time to count began; now by default.
-    """
-    began_s = time.perf_counter() if began_s is None else began_s
     rows = np.ascontiguousarray(rows)
     if mode == "one-sided":
         return _one_sided(rows, comm, counts, began_s)

@@ -48,8 +48,6 @@ class MPIExecutor(Executor):
     to_all
         Whether all ranks get all results, or only rank 0 does (then `imap` yields nothing on the
         others, and results need not fit in memory together).
-    contiguous
-        Give each rank neighbouring items, not every n-th; `items` must then be finite.
     grace_s
         How long ranks may take to leave after one has failed, before the program is ended.
 
@@ -70,13 +68,10 @@ class MPIExecutor(Executor):
     takes_at_once = True
     ranks = property(lambda self: self)
 
-    def __init__(
-        self, comm: Any, *, to_all: bool = True, contiguous: bool = False, grace_s: float = 5.0
-    ) -> None:
+    def __init__(self, comm: Any, *, to_all: bool = True, grace_s: float = 5.0) -> None:
         self._comm, self._exit_comm = duplicate(comm), duplicate(comm)
         self.to_all = to_all
         """Whether all ranks get all results."""
-        self._contiguous = contiguous
         self._grace_s = grace_s
         self._active: Iterator[Any] | None = None
         self._queue: WorkQueue | None = None
@@ -194,12 +189,7 @@ class MPIExecutor(Executor):
         if size > 1 and not owner_works:
             share = itertools.islice(numbered, max(rank - 1, 0), None, size - 1)
             return with_prefetch(func, share if rank > 0 else ())
-        if not self._contiguous:
-            return with_prefetch(func, itertools.islice(numbered, rank, None, size))
-        pairs = list(numbered)
-        return with_prefetch(
-            func, pairs[len(pairs) * rank // size : len(pairs) * (rank + 1) // size]
-        )
+        return with_prefetch(func, itertools.islice(numbered, rank, None, size))
 
     def _imap(
         self,

@@ -264,10 +264,7 @@ class SharedRows(Closing):
     """An array whose first axis alone is known beforehand; the first rows written give the rest.
 
     The parent makes it before it forks. Workers `write` rows that it `accepts`, each different
-    ones; when they are done, the parent gets the array from `read_all`. Pickling works for forked
-    workers only.
-
-    `n_rows`: of the whole array.
+    ones; when they are done, the parent gets the array from `read_all`.
     """
 
     def __init__(self, n_rows: int) -> None:
@@ -359,10 +356,7 @@ class SharedRows(Closing):
         return kind
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Return a copy of some rows.
-
-        Raises ValueError: no worker has written to it.
-        """
+        """Return a copy of some rows; raises ValueError if no worker has written to it."""
         row_shape, dtype = self._row_kind()
         rows = array_to_fill((stop - start, *row_shape), dtype)
         content = rows.reshape(-1).view(np.uint8).data

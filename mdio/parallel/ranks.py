@@ -11,6 +11,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from operator import itemgetter
@@ -147,9 +148,7 @@ class RankRun:
     def finish(self) -> list[tuple[int, BaseException | None, bool]]:
         """End the run on all ranks together; return each rank's (number, error, sent STOP).
 
-        Errors have their traceback, which is not pickled, as a note.
-
-        Returns an empty list if no rank has failed or sent STOP.
+        An empty list if no rank has failed or sent STOP. Errors have their traceback as a note.
         """
         if self.comm.rank == 0:
             self.wait_until(self._drained)
@@ -209,25 +208,20 @@ def _traced(error: Any, trace: str, rank: int) -> Any:
     return error
 
 
+GRACE_S = 5.0
+"""How long a rank that has failed waits for the others before it ends the program."""
+
+
 class Agreement:
     """Lets ranks agree whether to continue (collective calls, in the same order on all ranks).
 
-    `comm`: an mpi4py intracommunicator; it is duplicated, so that its messages are not mixed
-    up with those of other calls. `abort_cleanup`: returns the files to remove before the
-    program is ended, the output's own first, and a text for the message on those that are kept;
-    both may be empty. `grace_s`: how long a rank that has failed waits for the others before it
-    ends the program.
+    `abort_cleanup`: returns the files to remove before the program is ended, the output's own
+    first, and a text for the message on those that are kept; both may be empty.
     """
 
-    def __init__(
-        self,
-        comm: Any,
-        abort_cleanup: Callable[[], tuple[Sequence[Path], str]],
-        grace_s: float = 5.0,
-    ) -> None:
+    def __init__(self, comm: Any, abort_cleanup: Callable[[], tuple[Sequence[Path], str]]) -> None:
         self._comm = duplicate(comm)
         self._abort_cleanup = abort_cleanup
-        self._grace_s = grace_s
 
     def reach(
         self,
@@ -238,11 +232,10 @@ class Agreement:
     ) -> None:
         """Return on all ranks if none has failed; otherwise raise the same error on all.
 
-        `error`: what has failed here. `number`: of several errors, the one with the lowest number
-        is raised. `must_end_program`: whether it failed within a collective call, so that no rank
-        can go on.
+        `error`: what has failed here. `number`: of several errors, that with the lowest is raised.
+        `must_end_program`: it failed within a collective call, so that no rank can go on.
         """
-        deadline = time.monotonic() + self._grace_s
+        deadline = time.monotonic() + GRACE_S
 
         def wait(ready: Callable[[], bool]) -> None:
             on_timeout = None if error is None else partial(self._end, error, is_ours=True)
@@ -307,34 +300,25 @@ class WorkQueue:
         boot = process_identity(os.getpid())["boot"]
         nodes = allgather(comm, (os.uname().nodename, boot))
         self._ranks = [rank for rank, node in enumerate(nodes) if node == nodes[comm.rank]]
-        self._descriptor, name = self._create_counter() if comm.rank == self._ranks[0] else (-1, "")
+        is_first, name = comm.rank == self._ranks[0], ""
+        if is_first:
+            with suppress(OSError):
+                descriptor, name = tempfile.mkstemp(prefix="mdio-ranks-")
+                os.close(descriptor)
         name = allgather(comm, name)[self._ranks[0]]
-        if name and self._descriptor < 0:
-            self._descriptor = self._open_counter(name)
+        # Opened by each rank: a lock belongs to an open file, not to a process.
+        self._descriptor = self._open(name) if name else -1
         self.is_usable = all(allgather(comm, self._descriptor >= 0))
-        if name and comm.rank == self._ranks[0]:
+        if name and is_first:
             Path(name).unlink()
         self._n_calls = 0
 
-    def _create_counter(self) -> tuple[int, str]:
-        """Return the descriptor of the counter's file, and its name; -1 and "" without one."""
+    def _open(self, name: str) -> int:
+        """Return a descriptor of the counter's file; -1 where it cannot be opened, or locked."""
         try:
-            descriptor, name = tempfile.mkstemp(prefix="mdio-ranks-")
-        except OSError:
-            return -1, ""
-        return self._lockable(descriptor), name
-
-    def _open_counter(self, name: str) -> int:
-        """Return a descriptor of the other rank's file, or -1.
-
-        It is opened anew: a lock belongs to an open file, not to a process.
-        """
-        try:
-            return self._lockable(os.open(name, os.O_RDWR | os.O_CLOEXEC))
+            descriptor = os.open(name, os.O_RDWR | os.O_CLOEXEC)
         except OSError:
             return -1
-
-    def _lockable(self, descriptor: int) -> int:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH)
             fcntl.flock(descriptor, fcntl.LOCK_UN)
@@ -346,8 +330,7 @@ class WorkQueue:
     def items(self, items: Iterable[Item]) -> Iterator[tuple[int, Item]]:
         """Return this rank's items with their numbers; only if the queue `is_usable`.
 
-        `items`: the same on all ranks; may be endless. Each call has a counter of its own in the
-        file, which is 0 at first, so that no rank has to wait for another.
+        Each call has a counter of its own, 0 at first, so that no rank has to wait for another.
         """
         self._n_calls += 1
         return self._items_of_rank(
@@ -386,9 +369,8 @@ PIECE_NBYTES = 1 << 30
 def exchange_rows(rows: NDArray[Any], counts: Sequence[int], comm: MPI.Intracomm) -> NDArray[Any]:
     """Send rows to all ranks and return the rows received (collective; Alltoallv).
 
-    `rows`, (n, ...): C-contiguous, those for rank 0 first; with one dtype and row shape on all
-    ranks. `counts`: the number of rows for each rank. `comm` (mpi4py.MPI.Intracomm): the ranks.
-    Returns (m, ...) array: in order of rank, and of sending.
+    `rows`, (n, ...): C-contiguous, those for rank 0 first; of one kind on all ranks. `counts`: rows
+    for each rank. Returns them in order of rank, and of sending.
     """
     row = RowType(rows.shape[1:], rows.dtype)
     incoming = np.empty(comm.size, np.int64)

@@ -156,7 +156,7 @@ def test_it_goes_from_output_to_output(made, tmp_path, name):
     assert mdio.verify(tmp_path / "b.h5md", against=tmp_path / "a.zarr").ok
 
 
-@pytest.mark.parametrize("name", ["o.zarr", "gzip.h5md", "parts.h5md"])
+@pytest.mark.parametrize("name", ["o.zarr", "gzip.h5md"])
 def test_it_stays_where_frames_are_added(made, tmp_path, name):
     options = OUTPUTS[name]
     convert(DCD, tmp_path / name, top=PSF, stop=20, **options)

@@ -3,7 +3,7 @@
 import json
 import time
 
-from mdio.core.timing import BlockTiming, Stopwatch, summary
+from mdio.core.timing import BlockTiming, Stopwatch, per_worker, summary
 
 
 def record(block, worker, **times):
@@ -48,7 +48,7 @@ def test_summary_adds_blocks_of_a_worker():
         record(1, "a", t_io_s=2, t_comp_s=10, t_block_s=12, nbytes_read=5),
         record(2, "b", t_open_s=3, t_io_s=3, t_comp_s=1, t_block_s=7, t_comm_s=1, nbytes_read=5),
     ]
-    found = summary(timings)
+    found = summary(per_worker(timings))
     assert found == {
         "t_open_s": 4,
         "t_open_max_s": 3,
@@ -70,7 +70,7 @@ def test_summary_adds_blocks_of_a_worker():
 
 def test_nothing_read():
     assert summary([])["ratio_comp_io"] is None
-    assert summary([record(0, "a", t_comp_s=1)])["ratio_comp_io"] is None
+    assert summary(per_worker([record(0, "a", t_comp_s=1)]))["ratio_comp_io"] is None
 
 
 def test_gathered():

@@ -37,14 +37,13 @@ def check_the_same_table():
         arguments = {"top": TOP, "map": program.map}
         expected = mdio.map_reduce(DCD, **arguments)
         for memory in (100_000, 1 << 30):
-            for contiguous in (False, keys == "few"):
-                with mdio.MPIExecutor(COMM, contiguous=contiguous) as executor:
-                    found = mdio.map_reduce(
-                        DCD, **arguments, executor=executor, memory=memory, local_dir=FOLDER
-                    )
-                same(found, expected)
-                assert found.workers == SIZE
-                assert SIZE > 2 or (found.nbytes_on_disk > 0) == (memory == 100_000)
+            with mdio.MPIExecutor(COMM) as executor:
+                found = mdio.map_reduce(
+                    DCD, **arguments, executor=executor, memory=memory, local_dir=FOLDER
+                )
+            same(found, expected)
+            assert found.workers == SIZE
+            assert SIZE > 2 or (found.nbytes_on_disk > 0) == (memory == 100_000)
 
 
 def check_replicas_frames_and_combiners():

@@ -16,7 +16,7 @@ from suites.outputs import as_options
 import mdio
 from mdio.converters.convert import prepare
 from mdio.converters.options import ConversionOptions
-from mdio.core.files.marks import PARTS_MARKER, parts_folder
+from mdio.core.files.marks import parts_folder
 from mdio.layouts.h5md.file import (
     LIBVER,
     Places,
@@ -45,7 +45,7 @@ def write_parts(source, out: Path, n_parts: int = 2, **options) -> None:
     folder = parts_folder(out)
     folder.mkdir()
     marker = {"uuid": meta.uuid, "file": out.name, "folder": folder.name}
-    (folder / PARTS_MARKER).write_text(json.dumps(marker))
+    (folder / "parts.json").write_text(json.dumps(marker))
     own = {"start", "stop", "step", "dt_ps", "begin_ps", "end_ps"}
     same = {name: value for name, value in options.items() if name not in own}
     # A dataset has no chunks longer than itself, and the columns of a part are its own.

@@ -5,8 +5,7 @@
 Publication is what is done from the last look at an output on: names change, files and folders are
 flushed and removed. A process is killed (SIGKILL) in the place of its first call, then of its
 second, and so on until one ends by itself. What is under the name must verify, and be the former
-output or the new one (or none, while a file of an earlier version and its folder of parts are
-replaced); the next conversion must work and leave nothing of the killed one.
+output or the new one; the next conversion must work and leave nothing of the killed one.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from pathlib import Path
 
 import shim
 from kills import DCD, PSF
-from suites.per_rank import write_parts
 
 import mdio
 from mdio.core.files import publish
@@ -34,7 +32,6 @@ CASES = {
     "ensemble over ensemble": ("ensemble", "ensemble"),
     "ensemble over a file": ("file", "ensemble"),
     "a file over an ensemble": ("ensemble", "file"),
-    "a file over a file in parts": ("parts", "file"),
     "a file with a topology over one": ("file", "topology"),
     "a file appended to": ("file", None),
     "an ensemble, the first": (None, "ensemble"),
@@ -62,8 +59,6 @@ def convert(out: Path, kind: str | None, n_frames: int) -> None:
     storage = mdio.Storage(chunk_frames=4)
     if kind is None:
         mdio.append(DCD, out)
-    elif kind == "parts":  # as earlier versions wrote it
-        write_parts(DCD, out, stop=n_frames, chunk_frames=4)
     elif kind == "ensemble":
         mdio.convert_ensemble({"x": DCD}, out, stop=n_frames, force=True, storage=storage)
     else:
@@ -110,8 +105,6 @@ def one_kill(out: Path, case: str, nth: int) -> str | None:
         found = n_frames_in(out)
     new = N_FRAMES if kind is None else NEW
     allowed = {new, OLD if former is not None else None}
-    if former == "parts":  # two names change in steps, and the next run restores them
-        allowed |= {None}
     assert found in allowed, f"{found} frames, expected one of {allowed}"
     assert in_child(lambda: convert(out, "ensemble", LATER)) == 0, "the next conversion failed"
     names = {path.name for path in out.parent.iterdir()} - {"a.top.pdb"}

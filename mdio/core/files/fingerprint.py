@@ -39,13 +39,10 @@ MANIFESTS = ("manifest.json", "zarr.json", ".zattrs", ".zgroup")
 
 
 def fingerprint(path: str | PathLike[str]) -> dict[str, Any]:
-    """Return what identifies the contents of a file or a folder.
+    """Return what identifies the contents of a file, or a folder by its manifest, for JSON.
 
-    `path`: a trajectory. A folder (segments, zarr) is identified by its manifest, which is written
-    last.
-    Returns dict: ``path`` (absolute), ``nbytes``, ``mtime_ns``, ``crc32c_head`` and ``crc32c_tail``
-    (of the first and the last 64 KiB), as plain values for JSON. For a folder, all except the path
-    are those of the manifest.
+    That is ``path`` (absolute), ``nbytes``, ``mtime_ns``, ``crc32c_head`` and ``crc32c_tail`` (of
+    the first and the last 64 KiB).
     Raises SourceError: it does not exist, cannot be read, or is a folder without a manifest.
     """
     state = file_state(to_path(path))
@@ -75,11 +72,7 @@ def is_unchanged_source(path: Path, source: Mapping[str, Any]) -> bool:
 class SourceStates:
     """The states of source files when they were opened, to detect changes while they are read.
 
-    Size, modification time, inode, and the bytes at both ends are compared.
-
-    `paths`: files or folders. `may_grow`: whether they may grow meanwhile, where only the frames of
-    the beginning are read.
-    Raises SourceError: see `fingerprint`.
+    `may_grow`: whether they may grow meanwhile, where only the frames of the beginning are read.
     """
 
     def __init__(self, paths: Sequence[str | PathLike[str]], *, may_grow: bool = False) -> None:
@@ -90,10 +83,7 @@ class SourceStates:
         }
 
     def check(self) -> None:
-        """Compare the files with their states.
-
-        Raises SourceError: a file has changed since, or does not exist any more.
-        """
+        """Raise SourceError if a file has changed since, or does not exist any more."""
         for path, state in self._states.items():
             new_state = file_state(path, state["nbytes"] if self.may_grow else None, self._skipped)
             keys = ("inode", "crc32c_head", "crc32c_tail") if self.may_grow else tuple(state)
@@ -108,15 +98,18 @@ class SourceStates:
 
 
 def file_state(path: Path, nbytes: int | None = None, skipped: int = 0) -> dict[str, int]:
-    """Return values that identify the contents of a file or folder.
+    """Return ``nbytes``, ``inode``, ``mtime_ns``, ``crc32c_head`` and ``crc32c_tail`` of a file.
 
-    `path`: the file, or a folder that has a manifest. `nbytes`: of a file that may grow, compare
-    only so many bytes from its beginning. `skipped`: bytes at the beginning that may change.
-    Returns dict: ``nbytes`` (of the whole file), ``inode``, ``mtime_ns``, ``crc32c_head`` and
-    ``crc32c_tail``, of up to 64 KiB at both ends.
-    Raises SourceError: it cannot be read.
+    Of a folder, those of its manifest. `nbytes`: of a file that may grow, compare only so many
+    bytes from its beginning. `skipped`: bytes at the beginning that may change.
     """
-    with _opened(identifying_file(path.absolute()), path) as file:
+    file_path = identifying_file(path.absolute())
+    try:
+        opened = OpenFile(file_path)
+    except SourceError as error:
+        reason = getattr(error.__cause__, "strerror", None) or error
+        raise SourceError(f"{path}: cannot be read ({reason}); check the path") from error
+    with opened as file:
         status = file.status()
         size = status.st_size if nbytes is None else min(nbytes, status.st_size)
         head = file.peek(skipped, max(0, min(END_NBYTES, size) - skipped))
@@ -131,17 +124,8 @@ def file_state(path: Path, nbytes: int | None = None, skipped: int = 0) -> dict[
     }
 
 
-def _opened(file: Path, path: object) -> OpenFile:
-    """Open `file`, which identifies `path`; raises SourceError, which names `path`."""
-    try:
-        return OpenFile(file)
-    except SourceError as error:
-        reason = getattr(error.__cause__, "strerror", None) or error
-        raise SourceError(f"{path}: cannot be read ({reason}); check the path") from error
-
-
 def identifying_file(path: Path) -> Path:
-    """Return the file that identifies `path`: itself or, of a folder, the manifest.
+    """Return the file that identifies `path`: itself, or the manifest of a folder.
 
     Raises SourceError: it is a folder without one, or cannot be read.
     """
@@ -166,8 +150,6 @@ def read_head(path: Path) -> bytes:
 
     Read without a buffer: that would have the block size that the file system reports, which may be
     a gigabyte on striped storage.
-
-    Raises OSError: it cannot be opened or read.
     """
     return _read_end(path, tail=False)
 

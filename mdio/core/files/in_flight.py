@@ -104,13 +104,13 @@ class InFlight:
     @property
     def is_worthwhile(self) -> bool:
         """Whether bytes come so slowly that prefetching pays, as far as is known."""
-        return not self._is_local and self.pace.is_worthwhile
+        return not self._is_local and self.pace.n_cached < MAX_CACHED_REQUESTS
 
     def prefetch(self, ranges: Iterable[ByteRange], *, guessed: bool = False) -> None:
         """Request ranges that will be read next, in this order, in place of earlier ones.
 
-        `ranges`: consumed as memory for requests becomes free, so it may be a long generator. Their
-        files may be closed meanwhile. `guessed`: whether reading may end at any time.
+        `ranges`: consumed as memory becomes free, so it may be a long generator. Their files may be
+        closed meanwhile. `guessed`: whether reading may end at any time.
         """
         self.forget()
         self._guessed_nbytes = GUESSED_NBYTES if guessed else None
@@ -120,12 +120,10 @@ class InFlight:
             self._fill_up()
 
     def read_into(self, file: OpenFile, buffers: Sequence[Any], offset: int) -> int:
-        """Fill the beginning of `buffers` with requested bytes, waiting for them if need be.
+        """Fill the beginning of `buffers` with requested bytes, waiting for them; return how many.
 
-        `file`: the file. `buffers`: C-contiguous, filled one after the other. `offset`: where in
-        the file their bytes begin.
-        Returns int: bytes filled; 0 if nothing was requested there, or the request failed: the
-        caller then reads by itself, and gets the error.
+        0 if nothing was requested there, or the request failed: the caller then reads by itself,
+        and gets the error.
         """
         n_done = 0
         nbytes = sum(buffer.nbytes for buffer in buffers)
@@ -393,10 +391,7 @@ class Prefetch:
             self._in_flight.prefetch(chunks)
 
     def open_ahead(self, runs: FrameRuns, atoms: AtomIndices | None) -> None:
-        """Open the objects of some runs ahead, and forget those of others.
-
-        `runs`: first frame, and one beyond the last; they ascend, with gaps between them.
-        """
+        """Open the objects of some runs, which ascend, ahead, and forget those of others."""
         openings = {opening.path: opening for opening in self._layout._openings(runs, atoms)}
         objects.forget_prefetched(self._requested - openings.keys())
         prefetch_openings(
@@ -496,11 +491,6 @@ class Pace:
         self._best_nbytes_per_s = 0.0
         self._window_nbytes, self._window_began_s = 0, 0.0
 
-    @property
-    def is_worthwhile(self) -> bool:
-        """Whether bytes come so slowly that prefetching pays, as far as is known."""
-        return self.n_cached < MAX_CACHED_REQUESTS
-
     def begin(self) -> None:
         """Start measuring the rate."""
         self._window_began_s = time.perf_counter()
@@ -508,7 +498,7 @@ class Pace:
     def adapt(self, nbytes: int, seconds: float | None, *, waited: bool) -> None:
         """Adapt the number of requests, after one of `nbytes` has ended.
 
-        `seconds`: its time; None = not measured. `waited`: whether the reader had to wait for it.
+        `seconds`: None = not measured. `waited`: whether the reader had to wait for it.
         """
         self._waited = self._waited or waited
         if seconds is None:
@@ -534,8 +524,7 @@ def requests_for(
 ) -> Iterator[tuple[OpenFile, int, int]]:
     """Yield (file, offset, nbytes) of requests: ranges coalesced where near, and cut where long.
 
-    Consumes no range beyond the one that completes a request. Requests to stores are larger by
-    `STORE_REQUEST_FACTOR`: each costs as much as transferring a few hundred KiB.
+    Consumes no range beyond the one that completes a request.
     """
     file: OpenFile | None = None
     max_nbytes = request_nbytes

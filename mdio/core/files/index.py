@@ -116,14 +116,10 @@ def load_index(
 
     An index is valid while the size, the modification time and the first and last 4 KiB of the file
     are unchanged; one that is stale (the file has grown) or damaged is replaced. Offsets stored by
-    MDAnalysis (``.NAME_offsets.npz``) are used on its own conditions (same size and ctime); they
-    are never written.
-
-    `path`: the trajectory file. `scan`: reads the file and returns its index; called only if no
-    valid one is stored. `n_atoms`: if the caller knows it, an index with another number of atoms is
-    not used. `extend`: returns an index with the frames that a file has gained since; called if the
-    first and last 4 KiB of the file as it was are unchanged; if it returns None, it is scanned.
-    Returns FrameIndex.
+    MDAnalysis (``.NAME_offsets.npz``) are used on its own conditions (same size and ctime).
+    `scan`: reads the file and returns its index; called only if no valid one is stored. `n_atoms`:
+    an index with another number of atoms is not used. `extend`: returns an index with the frames
+    that a file has gained since its first and last 4 KiB were these; None: scan.
     Raises SourceError: the file cannot be read; and what `scan` raises.
     """
     store = store_at(path)
@@ -157,7 +153,6 @@ def store_index(path: Path, index: FrameIndex, identity: Identity | None = None)
     """Store the index of a file, for `load_index`.
 
     `identity`: of the file when its frames were found; None = the present one.
-    Raises SourceError: the file cannot be read.
     """
     offsets = np.ascontiguousarray(index.offsets, "<i8").tobytes()
     body = COUNTS.pack(index.n_atoms, index.n_frames) + offsets
@@ -167,10 +162,8 @@ def store_index(path: Path, index: FrameIndex, identity: Identity | None = None)
 def index_paths(path: Path, ending: str = INDEX_ENDING) -> Iterator[Path]:
     """Yield possible paths of the index of `path`: beside it, and in the cache folder (if any).
 
-    `ending`: of its name; other endings are for other metadata of the file.
-
-    The cache folder is ``$MDIO_CACHE_DIR``, else ``$XDG_CACHE_HOME/mdio``, else ``~/.cache/mdio``;
-    the name there is a hash of the resolved path.
+    That is ``$MDIO_CACHE_DIR``, else ``$XDG_CACHE_HOME/mdio``, else ``~/.cache/mdio``; the name
+    there is a hash of the resolved path. `ending`: of the name; others are for other metadata.
     """
     yield path.with_name(f".{path.name}{ending}")
     folder = os.environ.get("MDIO_CACHE_DIR")
@@ -188,10 +181,7 @@ def index_paths(path: Path, ending: str = INDEX_ENDING) -> Iterator[Path]:
 
 
 def _is_trusted(index_path: Path, path: Path) -> bool:
-    """Return whether an index belongs to this user, or to the owner of the file `path`.
-
-    Another user's index could leave out frames.
-    """
+    """Return whether an index is this user's, or the file's owner's: another's may lack frames."""
     try:
         status = index_path.stat()
         return is_own(status, index_path.parent) or status.st_uid == path.stat().st_uid
@@ -204,14 +194,14 @@ def load_metadata(
 ) -> Iterator[tuple[Path, Identity, memoryview]]:
     """Yield metadata stored about a file: their path, identity of the file then, and bytes.
 
-    Damaged ones, and those of other users, are left out. `Identity.matches` tells whether the file
-    is still the same.
+    Damaged ones, and those of other users, are left out.
     """
     for index_path in index_paths(path, ending):
         data = b""
-        if _is_trusted(index_path, path):
-            with suppress(OSError, ValueError):
-                data = _read_file(index_path)
+        with suppress(OSError, ValueError):
+            if _is_trusted(index_path, path) and index_path.is_file():  # reading a pipe would wait
+                with OpenFile(index_path) as file:
+                    data = file.peek(0, file.nbytes)
         if len(data) < HEADER.size + IDENTITY.size:
             continue
         payload = memoryview(data)[HEADER.size :]
@@ -229,13 +219,6 @@ def _decode_index(body: memoryview, nbytes: int) -> FrameIndex | None:
         return None
     offsets = np.frombuffer(body, "<i8", offset=COUNTS.size).astype(np.int64)
     return FrameIndex(offsets, nbytes, n_atoms) if _is_plausible(offsets, nbytes) else None
-
-
-def _read_file(path: Path) -> bytes:
-    if not path.is_file():  # a pipe, say, on which reading would wait
-        return b""
-    with OpenFile(path) as file:
-        return file.peek(0, file.nbytes)
 
 
 def save_metadata(

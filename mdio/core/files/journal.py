@@ -16,7 +16,6 @@ import errno
 import json
 import math
 import os
-import shlex
 import struct
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,16 +23,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import zip_longest
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import OutputError
-from mdio.core.files.fingerprint import identifying_file
 from mdio.core.files.marks import is_own_record, manifest_in, open_regular
-from mdio.core.files.store import is_remote, to_path
 from mdio.core.files.turns import Leftover, leftovers
 from mdio.core.files.writing import flush, write_all
 from mdio.core.kernels import crc32c
@@ -225,16 +221,9 @@ class Journal:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        suppressed = (
-            contextlib.suppress(OSError) if error_type is not None else contextlib.nullcontext()
-        )
-        with suppressed:  # the first error is the cause
+    def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
+        # After an error in the block, another one in closing is of no use.
+        with contextlib.nullcontext() if error_type is None else contextlib.suppress(OSError):
             self.close()
 
 
@@ -278,7 +267,6 @@ class Unfinished:
         """Return the end of the message of a run that leaves it, with the ways out.
 
         `replaces`: whether there is a former output, which is kept until this one is complete.
-        Other ranks still add to trajectories of an ensemble.
         """
         at_least = "at least " if MEMBERS in self.values else ""
         resume, restart, conjunction = "--resume", "--force", "or"
@@ -292,10 +280,7 @@ class Unfinished:
         )
 
     def check_follows(self, goal: Path, *, follows: bool) -> None:
-        """Raise OutputError if it is of a conversion, while the new run continues an output.
-
-        `follows`: whether the new run continues the output `goal`.
-        """
+        """Raise OutputError if it is of a conversion, and the new run `follows` an output."""
         if follows and not self._is_append:
             raise OutputError(
                 f"{goal}: a conversion that was to replace it is unfinished: {self.text}; give "
@@ -308,21 +293,17 @@ class Unfinished:
         stored = self.values.get("of")
         change = describe_change(stored if isinstance(stored, dict) else {}, identity)
         if change is not None:
-            difference, advice = change
-            work = "a different conversion"
+            work, advice = "a different conversion", "give the same source and options"
             if self._is_append:
                 work, advice = "an append", "give mdio append the same source with --resume"
             raise OutputError(
                 f"{goal}: {work} was left unfinished, which this one cannot continue "
-                f"({difference}); {advice}, or --force to start again"
+                f"({change}); {advice}, or --force to start again"
             )
 
 
 def stored_frames_text(n_stored: int, n_frames: int, n_reused: int | None) -> str:
-    """Return how many frames are stored, in words.
-
-    `n_frames`: of the whole output. `n_reused`: see `N_REUSED_KEY`; None where nothing is added to.
-    """
+    """Return how many of `n_frames` frames are stored, in words; `n_reused`: see `N_REUSED_KEY`."""
     if n_reused is None:
         return f"{n_stored:,} of {n_frames:,} frames"
     return f"{n_stored:,} of the {n_frames - n_reused:,} frames to write"
@@ -372,10 +353,7 @@ def unfinished_in(leftover: Leftover) -> Iterator[Unfinished]:
 
 
 def refuse_unfinished(goal: Path, name: Path, *, follows: bool) -> None:
-    """Raise OutputError if a dead process has left an unfinished `goal` that can be continued.
-
-    `name`: of the output in the message. `follows`: whether the new output continues `goal`.
-    """
+    """Raise OutputError, which names `name`, if an unfinished `goal` can be continued."""
     for leftover in leftovers([goal]):
         for unfinished in unfinished_in(leftover):
             unfinished.check_follows(name, follows=follows)
@@ -391,39 +369,16 @@ def allocated_nbytes(path: Path) -> int:
     return sum(512 * file.lstat().st_blocks for file in files)
 
 
-def describe_change(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return how a conversion differs from an earlier one, and how to have the earlier one again.
+def describe_change(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:
+    """Return how a conversion differs from an earlier one; None if they are equal.
 
     `old`, `new`: plain values. Those under ``recipe`` only name the options that differ where other
     values do.
-    Returns two texts for a message, or None if they are equal.
     """
-    then, now = {**old, "recipe": None}, {**new, "recipe": None}
-    difference = _difference(then, now)
+    difference = _difference({**old, "recipe": None}, {**new, "recipe": None})
     if difference is None:
         return None
-    times_ns: tuple[dict[str, int], dict[str, int]] = {}, {}
-    if _difference(*map(_without_times, (then, now), times_ns)) is None:
-        path = next(path for path, time in times_ns[1].items() if times_ns[0][path] != time)
-        then_ns, now_ns = (times[path] for times in times_ns)
-        difference = f"{path}: last changed {_date(then_ns)} then, {_date(now_ns)} now"
-        if not is_remote(path):
-            time_s = f"{then_ns // 10**9}.{then_ns % 10**9:09}"
-            file = shlex.quote(str(identifying_file(to_path(path))))
-            return difference, f"if its contents are the same, run `touch -d @{time_s} {file}`"
-    options = describe_changed_options(old.get("recipe", {}), new.get("recipe", {}))
-    return options or difference, "give the same source and options"
-
-
-def _without_times(value: Any, times_ns: dict[str, int]) -> Any:
-    """Return plain values without times of files, which are added to `times_ns` by path."""
-    if isinstance(value, list):
-        return [_without_times(item, times_ns) for item in value]
-    if not isinstance(value, dict):
-        return value
-    if "mtime_ns" in value and "path" in value:
-        times_ns[value["path"]] = value["mtime_ns"]
-    return {key: _without_times(item, times_ns) for key, item in value.items() if key != "mtime_ns"}
+    return describe_changed_options(old.get("recipe", {}), new.get("recipe", {})) or difference
 
 
 def _date(time_ns: int) -> str:
@@ -439,14 +394,18 @@ def describe_changed_options(old: Mapping[str, Any], new: Mapping[str, Any]) -> 
 def _difference(old: Any, new: Any, name: str = "") -> str | None:
     """Return the first difference of two plain values in words; None if they are equal."""
     if isinstance(old, dict) and isinstance(new, dict):
+        name = str(new["path"]) if "path" in old and "path" in new else name
         labels = {key: f"{name}, {key}" if name else key for key in {**old, **new}}
         differences = (_difference(old.get(key), new.get(key), labels[key]) for key in labels)
     elif isinstance(old, list) and isinstance(new, list):
         pairs = enumerate(zip_longest(old, new))
         differences = (_difference(*pair, f"{name} {number}") for number, pair in pairs)
     else:
-        texts = json.dumps(old), json.dumps(new)
-        return (
-            None if texts[0] == texts[1] else f"{name}: {texts[0][:80]} then, {texts[1][:80]} now"
-        )
+        then, now = json.dumps(old)[:80], json.dumps(new)[:80]
+        if json.dumps(old) == json.dumps(new):
+            return None
+        if name.endswith(", mtime_ns") and isinstance(old, int) and isinstance(new, int):
+            name, then, now = name.removesuffix(", mtime_ns"), _date(old), _date(new)
+            return f"{name}: last changed {then} then, {now} now"
+        return f"{name}: {then} then, {now} now"
     return next((text for text in differences if text is not None), None)

@@ -33,8 +33,7 @@ def open_descriptor(
 ) -> int:
     """Return a descriptor as `os.open` does, raising the limit on open files if need be.
 
-    Hundreds of trajectories may be open at once, and most shells set a low limit (1,024), which
-    every process may raise for itself up to a hard one.
+    Hundreds of trajectories may be open at once, and most shells set a low limit (1,024).
     """
     while True:
         try:
@@ -145,12 +144,10 @@ def _not_regular(path: Path) -> OSError:
     return OSError(errno.EINVAL, NOT_REGULAR, str(path))
 
 
-PARTS_MARKER = "parts.json"
-"""The file in a folder of parts that belongs to an H5MD file of an earlier version."""
 ENSEMBLE_MANIFEST = "ensemble.json"
 """The manifest of an ensemble in H5MD."""
-OUTPUT_MARKERS = ("manifest.json", "zarr.json", ENSEMBLE_MANIFEST, PARTS_MARKER)
-"""Files by which a folder is known to be an output of mdio, or the parts of one."""
+OUTPUT_MARKERS = ("manifest.json", "zarr.json", ENSEMBLE_MANIFEST)
+"""Files by which a folder is known to be an output of mdio."""
 UUID_SUFFIX = r"-[0-9a-f]{8}"
 """Suffix of the name of a folder of parts, which the plain name may lack."""
 FORMAT = "mdio"
@@ -161,10 +158,10 @@ MAX_IDENTITY_NBYTES = 16 << 20
 
 def manifest_in(folder: Path) -> dict[str, Any] | None:
     """Return the manifest of mdio in a folder; None if there is none (never raises)."""
-    segments_manifest = _read_json(folder / "manifest.json")
-    attributes = _read_json(folder / "zarr.json").get("attributes")
+    segments_manifest = read_json(folder / "manifest.json")
+    attributes = read_json(folder / "zarr.json").get("attributes")
     zarr_manifest = attributes.get(FORMAT) if isinstance(attributes, dict) else None
-    ensemble_manifest = _read_json(folder / ENSEMBLE_MANIFEST)
+    ensemble_manifest = read_json(folder / ENSEMBLE_MANIFEST)
     for manifest in (segments_manifest, zarr_manifest, ensemble_manifest):
         if isinstance(manifest, dict) and manifest.get("format") == FORMAT:
             return manifest if isinstance(manifest.get("uuid"), str) else None
@@ -172,23 +169,15 @@ def manifest_in(folder: Path) -> dict[str, Any] | None:
 
 
 def with_checksum(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `manifest` with its own checksum, ``manifest_crc32c``, in place of a former one.
+    """Return `manifest` with its own checksum, ``manifest_crc32c``: that of the rest.
 
-    It is the crc32c of the rest as JSON with sorted keys and without spaces, so that it does not
-    depend on how the manifest is written.
+    The rest is written as JSON with sorted keys and without spaces, whatever the manifest's file
+    has.
     """
     rest = {key: value for key, value in manifest.items() if key != CHECKSUM_KEY}
     # JSON turns all keys into strings, so that they are sorted as strings.
     text = json.dumps(json.loads(json.dumps(rest)), sort_keys=True, separators=(",", ":"))
     return rest | {CHECKSUM_KEY: crc32c(text.encode())}
-
-
-def is_output(folder: Path) -> bool:
-    """Return whether mdio wrote a folder: segments, a Zarr tree, or parts of a file."""
-    if manifest_in(folder) is not None:
-        return True
-    marker = _read_json(folder / PARTS_MARKER)
-    return all(isinstance(marker.get(key), str) for key in ("uuid", "file"))
 
 
 OWN_NAMES = {
@@ -242,20 +231,16 @@ def own_parts_folder(target: Path, name: object) -> Path | None:
 
 
 def belongs_to_output(goal: str, name: object) -> bool:
-    """Return whether `name` is that of the output `goal`, its parts, or a topology beside it."""
+    """Return whether `name` is that of the output `goal`, or of a topology beside it."""
     if not isinstance(name, str):
         return False
     stems = "|".join(map(re.escape, {goal, Path(goal).stem}))
     topology = rf"({stems})(\.[^/]+)?\.(pdb|gro)"
-    return (
-        name == goal
-        or own_parts_folder(Path(goal), name) is not None
-        or re.fullmatch(topology, name, re.DOTALL) is not None
-    )
+    return name == goal or re.fullmatch(topology, name, re.DOTALL) is not None
 
 
 def is_built_for(goal: str, name: str) -> bool:
-    """Return whether a temporary of the final name `name` is one of the output `goal`.
+    """Return whether `name` is the final name of a temporary of the output `goal`.
 
     Chunks of earlier runs are copied into the files ``GOAL.2`` and so on.
     """
@@ -291,7 +276,7 @@ def is_identical(path: Path, identity: int | str) -> bool:
     return read_identity(path) == identity
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
     """Return the JSON object in a file; an empty one for anything else."""
     with suppress(OSError, ValueError, RecursionError):
         record = json.loads(read_regular(path))

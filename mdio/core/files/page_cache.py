@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from mdio.core.files.store import store_at
+from mdio.core.files.writing import libc_function
 
 MAX_RESIDENT_SHARE = 0.05
 """Most of a file that counts as dropped: the kernel keeps pages that it is using."""
@@ -28,15 +29,11 @@ def files_in(path: Path) -> Iterator[Path]:
 
 
 def drop_cache(path: Path) -> str | None:
-    """Drop a file, or all files in a folder, from the page cache.
+    """Drop a file, or all files in a folder, from the page cache; return why some stay, if they do.
 
     ``POSIX_FADV_DONTNEED`` (posix_fadvise(2)) may have no effect: memory file systems have no disk
-    below, network ones may ignore it. So ``mincore(2)`` tells afterwards which pages stay; it reads
-    nothing, where a trial read would make the system read ahead. Objects of a store are never in
-    the page cache.
-
-    Returns str or None: why the bytes are still in memory, or that this is unknown; None if they
-    were dropped.
+    below, network ones may ignore it. So ``mincore(2)`` tells afterwards which pages stay. Objects
+    of a store are never in the page cache.
     """
     if not store_at(path).in_page_cache:
         return None
@@ -73,17 +70,12 @@ def _drop_file(file: Path) -> str | None:
 
 def _resident_share(fd: int, nbytes: int) -> float | None:
     """Return the share of a file's pages that are in memory; None where that is unknown."""
-    try:
-        mincore = ctypes.CDLL(None, use_errno=True).mincore
-    except (OSError, AttributeError):
+    mincore = libc_function("mincore", ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
+    if mincore is None:
         return None
     pages = np.zeros(-(-nbytes // mmap.PAGESIZE), np.uint8)
     with mmap.mmap(fd, nbytes, prot=mmap.PROT_READ) as mapped:
         view = np.frombuffer(mapped, np.uint8)
-        failed = mincore(
-            ctypes.c_void_p(view.ctypes.data),
-            ctypes.c_size_t(nbytes),
-            ctypes.c_void_p(pages.ctypes.data),
-        )
+        failed = mincore(view.ctypes.data, nbytes, pages.ctypes.data)
         del view  # a mapping with a view cannot be closed
     return None if failed else float((pages & 1).mean())

@@ -86,7 +86,7 @@ def piece_edges(
     """Return the offsets at which pieces of frames begin, and that of the end.
 
     `offsets`, (F + 1,) int64: where each frame begins, and where the last one ends. `head_nbytes`:
-    bytes of a frame's header. `piece_nbytes`: bytes of the longest piece.
+    bytes of a frame's header.
     """
     sizes = np.diff(offsets)
     rest = np.where(sizes > max(SMALL_FRAME_NBYTES, head_nbytes), sizes - head_nbytes, 0)
@@ -167,11 +167,7 @@ class PieceSums:
         return self._edges[max(first, 0)], self._edges[min(last, len(self.crcs))]
 
     def check(self, path: Path, begin: int, data: memoryview) -> None:
-        """Compare bytes of the file, from `begin` on, with their checksums.
-
-        `path`: the file, for the message. `begin`: where a piece begins. `data`: whole pieces.
-        Raises CorruptLayoutError: they have changed.
-        """
+        """Raise CorruptLayoutError if `data`, whole pieces from byte `begin` on, have changed."""
         first = bisect_left(self._edges, begin)
         last = bisect_left(self._edges, begin + len(data), first)
         sums = crc32c_pieces(data, self.edges[first : last + 1])

@@ -24,12 +24,7 @@ from mdio.core.files.journal import (
     refuse_unfinished,
     unfinished_in,
 )
-from mdio.core.files.marks import (
-    PARTS_MARKER,
-    check_only_own,
-    is_output,
-    manifest_in,
-)
+from mdio.core.files.marks import check_only_own, manifest_in
 from mdio.core.files.remote.paths import RemotePath
 from mdio.core.files.replacing import put_in_place, take_over, tidy
 from mdio.core.files.store import is_remote, store_at, to_path
@@ -58,10 +53,7 @@ MAX_NAME_NBYTES = 255
 
 @contextmanager
 def output_errors(path: Path) -> Iterator[None]:
-    """Turn OSError while `path` is written into OutputError.
-
-    The message names the target if `path` is a temporary.
-    """
+    """Turn OSError while `path`, perhaps a temporary, is written into OutputError on the target."""
     try:
         yield
     except MdioError:
@@ -75,10 +67,9 @@ def output_errors(path: Path) -> Iterator[None]:
 
 
 def flush_tree(path: Path) -> None:
-    """Flush a file, or all files and folders under a folder, to the disk.
+    """Flush a file, or all files and folders under a folder, to the disk, several at a time.
 
-    Several at a time, which file systems then flush together. Frame indexes are left out: they are
-    checked when they are used, and can be made again.
+    Frame indexes are left out: they are checked when they are used, and can be made again.
     """
     if not path.is_dir():
         flush(path)
@@ -89,14 +80,13 @@ def flush_tree(path: Path) -> None:
     paths = [folder / name for folder, files in tree for name in files]
     paths = [file for file in paths if not file.name.endswith(INDEX_ENDING)]
     paths += [folder for folder, _ in tree]
-    n_flushers = min(MAX_FLUSHERS, len(paths))
-    with ThreadPoolExecutor(n_flushers) as pool:
-        list(pool.map(_flush_all, (paths[first::n_flushers] for first in range(n_flushers))))
 
+    def flush_every(first: int) -> None:  # there may be very many
+        for path in paths[first::MAX_FLUSHERS]:
+            flush(path)
 
-def _flush_all(paths: Sequence[Path]) -> None:
-    for path in paths:
-        flush(path)
+    with ThreadPoolExecutor(MAX_FLUSHERS) as pool:
+        list(pool.map(flush_every, range(MAX_FLUSHERS)))
 
 
 def check_folder(target: Path) -> None:
@@ -173,13 +163,7 @@ def _check_target(target: Path, force: bool, sources: Sequence[Path]) -> None:
 
 def _is_foreign_folder(target: Path) -> bool:
     """Return whether it is a folder with something in it that mdio did not write."""
-    return target.is_dir() and any(target.iterdir()) and not is_output(target)
-
-
-def _existing_parts(goal: Path, find_parts: Callable[[Path], Path | None] | None) -> list[Path]:
-    """Return the folder of parts of the file at `goal`, if an earlier version wrote it so."""
-    parts = find_parts(goal) if find_parts is not None and goal.is_file() else None
-    return [] if parts is None or not (parts / PARTS_MARKER).is_file() else [parts]
+    return target.is_dir() and any(target.iterdir()) and manifest_in(target) is None
 
 
 @contextmanager
@@ -242,7 +226,6 @@ def publish(
     force: bool = False,
     sources: Sequence[str | os.PathLike[str]] = (),
     companions: Sequence[str | os.PathLike[str]] = (),
-    find_parts: Callable[[Path], Path | None] | None = None,
     check: Callable[[Path], None] | None = None,
     identity: Mapping[str, Any] | None = None,
     resume: bool = False,
@@ -258,10 +241,8 @@ def publish(
     wrote it. `sources`: files that are read meanwhile; an output that would replace one is refused.
     `companions`: further files in the same folder that belong to the output (``NAME.top.pdb``); the
     block may write each at ``temporary_for(companion, temporary)``, and those that it wrote are
-    published with the target.
-    `find_parts`: returns the folder beside the former target that has its frames, as earlier
-    versions wrote it, and that is replaced with it. `check`: called with the temporary when all is
-    on disk and before anything is renamed; raises if it is damaged.
+    published with the target. `check`: called with the temporary when all is on disk and before
+    anything is renamed; raises if it is damaged.
     `identity`: identifies the conversion; if the block keeps a `Journal`, its first record has it
     as ``of``. `resume`: continue what an earlier run of the same conversion has left; one of
     another conversion is an error. `discard`: without `resume`, remove what an earlier run has
@@ -312,8 +293,6 @@ def publish(
     tidy([goal, *companion_paths], unfinished_too=discard and not resume)
     for path in (goal, *companion_paths):
         _check_target(path, force, source_paths)
-    for path in _existing_parts(goal, find_parts) if force else ():
-        _check_target(path, force, source_paths)
     former_state = former_state or state_at(goal)
     if not resume:
         name = goal if upload is None else upload.goal
@@ -348,14 +327,7 @@ def publish(
                     temporaries = {path.name: claim.name(path) for path in new_paths}
                     upload.finish(temporary, temporaries, check)
                 try:
-                    put_in_place(
-                        claim,
-                        goal,
-                        new_paths,
-                        _existing_parts(goal, find_parts),
-                        force=force,
-                        former_state=former_state,
-                    )
+                    put_in_place(claim, goal, new_paths, force=force, former_state=former_state)
                 except OutputError:
                     if follows and state_at(goal) != former_state:
                         # The output that this one continues is gone.

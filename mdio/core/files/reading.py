@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from mdio.core.errors import CorruptLayoutError, MdioError, SourceError
 from mdio.core.files.remote.objects import RemoteObject
-from mdio.core.files.store import MOUNTS, mounts, store_at
+from mdio.core.files.store import mounts, store_at
 from mdio.core.frames import array_to_fill
 from mdio.core.kernels import read_rows
 from mdio.core.stalls import waits
@@ -70,22 +70,16 @@ MIN_RAMP_NBYTES = sum(RAMP_NBYTES)
 
 
 @cache
-def devices_with_folios(mountinfo: str = MOUNTS) -> frozenset[int]:
-    """Return the devices (``st_dev``) whose files are kept in folios.
-
-    `mountinfo`: the kernel's table of mounts (proc(5)).
-    """
-    return frozenset(device for device, _, kind in mounts(mountinfo) if kind in FOLIO_FILE_SYSTEMS)
+def devices_with_folios() -> frozenset[int]:
+    """Return the devices (``st_dev``) whose files are kept in folios."""
+    return frozenset(device for device, _, kind in mounts() if kind in FOLIO_FILE_SYSTEMS)
 
 
 def read_with_ramp_up(fd: int, target: memoryview, offset: int) -> int:
-    """Read the first bytes of a long run of a file in short calls.
+    """Read the first bytes of a long run of a file in short calls; return how many.
 
-    `fd`: a file of which no run as long has been read before. `target`: a writable buffer for the
-    run. `offset`: of the run in the file.
-    Returns int: how many bytes have been read: 0 if the run is short or the file system keeps no
-    folios; fewer than `MIN_RAMP_NBYTES` at the end of the file. The caller reads the rest.
-    Raises OSError: as the system raises it.
+    0 if the run is short or the file system keeps no folios; fewer than `MIN_RAMP_NBYTES` at the
+    end of the file. `fd`: a file of which no run as long has been read before.
     """
     if len(target) < MIN_RAMP_NBYTES or os.fstat(fd).st_dev not in devices_with_folios():
         return 0
@@ -202,10 +196,7 @@ class OpenFile(Closing):
         return _identity(self.status()) == self._pickled_identity
 
     def status(self) -> os.stat_result:
-        """Return size, time and identity of the open file; of an object, those when it was opened.
-
-        Raises MdioError: the system cannot tell them; of the class `error`.
-        """
+        """Return size, time and identity of the open file; of an object, as it was opened."""
         try:
             return os.fstat(self._descriptor) if self.remote is None else self.remote.status
         except OSError as failure:
@@ -228,6 +219,12 @@ class OpenFile(Closing):
         nbytes = 0
         for buffer in buffers:
             nbytes += buffer.nbytes
+        n_read = self._read(offset, nbytes, buffers)
+        if n_read < nbytes:
+            raise self._truncated(offset, nbytes, offset + n_read)
+
+    def _read(self, offset: int, nbytes: int, buffers: Sequence[Buffer]) -> int:
+        """Fill `buffers`, of `nbytes` in all, and return how many were read: fewer at the end."""
         n_read = 0
         try:
             while n_read < nbytes:  # the system reads at most 2 GiB at a time
@@ -237,7 +234,7 @@ class OpenFile(Closing):
                     _without_first(buffers, n_read) if n_read else buffers, offset + n_read
                 )
                 if not n_more:
-                    raise self._truncated(offset, nbytes, offset + n_read)
+                    break
                 n_read += n_more
         except OSError as error:
             if isinstance(error, MdioError):
@@ -249,15 +246,16 @@ class OpenFile(Closing):
         finally:
             if waits.n_watches:
                 waits.end()
+        return n_read
 
     def fill_rows(
         self, offset: int, rows: NDArray[Any], sums: NDArray[np.uint32], piece_nbytes: int
     ) -> bool:
         """Fill `rows` with the bytes from `offset` on, and verify them, with one call of C++.
 
-        `sums`, (R, P) uint32: checksums of the pieces, of `piece_nbytes`, of each row.
-        Returns bool: False if bytes may be in a cache, in flight or in a store, or differ from
-        their checksums: the caller then uses `fill`, and verifies each piece.
+        `sums`, (R, P) uint32: checksums of the pieces, of `piece_nbytes`, of each row. False if
+        bytes may be in a cache, in flight or in a store, or differ from their checksums: then use
+        `fill`.
         """
         if self.remote is not None or self.prefetcher is not None or reads.cache is not None:
             return False
@@ -280,28 +278,9 @@ class OpenFile(Closing):
         return out
 
     def peek(self, offset: int, nbytes: int) -> bytes:
-        """Return up to `nbytes` bytes from `offset` on: fewer only at the end.
-
-        Raises MdioError: they cannot be read; of the class `error`.
-        """
+        """Return up to `nbytes` bytes from `offset` on: fewer only at the end."""
         view = memoryview(bytearray(max(0, min(nbytes, self.nbytes - offset))))
-        n_done = 0
-        try:
-            while n_done < len(view):
-                if waits.n_watches:
-                    waits.begin("reading", self.path)
-                n_more = self.read_some([view[n_done:]], offset + n_done)
-                if not n_more:
-                    break
-                n_done += n_more
-        except OSError as error:
-            raise self.error(
-                f"{self.path}: bytes at {offset} cannot be read ({error.strerror or error})"
-            ) from error
-        finally:
-            if waits.n_watches:
-                waits.end()
-        return bytes(view[:n_done])
+        return bytes(view[: self._read(offset, len(view), [view])])
 
     def _truncated(self, offset: int, nbytes: int, end: int) -> MdioError:
         cut = ""

@@ -22,12 +22,10 @@ import contextlib
 import ctypes
 import errno
 import os
-import shutil
 import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cache
 from glob import escape
 from pathlib import Path
 from typing import Any
@@ -37,7 +35,7 @@ from mdio.core.files.journal import journal_path, unfinished_in
 from mdio.core.files.marks import (
     check_only_own,
     is_identical,
-    is_output,
+    manifest_in,
     read_identity,
     try_lock,
 )
@@ -51,7 +49,7 @@ from mdio.core.files.turns import (
     remove_dead_turn,
     state_at,
 )
-from mdio.core.files.writing import INDEX_ENDING, flush, remove
+from mdio.core.files.writing import INDEX_ENDING, flush, libc_function, remove
 
 AT_FDCWD = -100
 NOREPLACE, EXCHANGE = 1, 2
@@ -117,16 +115,13 @@ def put_in_place(
     claim: Claim,
     goal: Path,
     companions: Sequence[Path],
-    former_parts: Sequence[Path],
     *,
     force: bool,
     former_state: State | None,
 ) -> None:
     """Rename an output, and all that belongs to it, from their temporary to their final names.
 
-    `claim`: the publication, with its temporary names. `goal`, `companions`: final paths of the
-    output, and of what was built with it; all in one folder. `former_parts`: folders of the present
-    output, of an earlier version, that go with it. `force`: replace an existing output.
+    `goal`, `companions`: final paths, all in one folder. `force`: replace an existing output.
     `former_state`: its state, as this run knows it.
     Raises OutputError: one of the names is taken; another run has changed the former output; or
     that could be neither replaced nor restored. OSError: a rename failed; all is as it was.
@@ -138,7 +133,7 @@ def put_in_place(
     tidy([goal, *companions], unfinished_too=True)  # may take long, so unlocked
     with exclusive_turn(goal), _folder_lock(folder):
         _tidy_locked([goal, *companions], unfinished_too=True)
-        existing = [path for path in (goal, *companions, *former_parts) if os.path.lexists(path)]
+        existing = [path for path in (goal, *companions) if os.path.lexists(path)]
         if existing and not force:
             raise _target_exists_error(existing[0])
         for path in existing:
@@ -151,8 +146,8 @@ def put_in_place(
             check_only_own(goal)
         is_file = not (_is_folder(goal) or _is_folder(claim.name(goal)))
         if companions and is_file and set(existing) <= {goal}:
-            _replace_file(claim, goal, companions)
-        elif companions or former_parts:
+            _replace_in_steps(claim, goal, companions, ())
+        elif companions:
             _replace_in_steps(claim, goal, companions, existing)
         elif not existing:
             _rename_to_free(claim.name(goal), goal)
@@ -174,57 +169,42 @@ def _is_folder(path: Path) -> bool:
     return path.is_dir() and not path.is_symlink()
 
 
-def _replace_file(claim: Claim, goal: Path, companions: Sequence[Path]) -> None:
-    """Give `companions` their names, which are free, then replace the file `goal`."""
-    plan = _make_plan(claim, goal, companions)
-    claim.record(plan)
-    try:
-        for path in companions:
-            _rename_to_free(claim.name(path), path)
-        flush(goal.parent)
-        if os.path.lexists(goal):
-            rename(claim.name(goal), goal)
-        else:
-            _rename_to_free(claim.name(goal), goal)
-        flush(goal.parent)
-    except BaseException:
-        claim.is_unsettled = True  # until undone
-        if _is_done(goal, plan):  # in memory; on disk, the folder may still have the former file
-            raise
-        _undo(claim, goal.parent, plan)
-        claim.is_unsettled = False
-        raise
-
-
-def _make_plan(claim: Claim, goal: Path, companions: Sequence[Path]) -> dict[str, Any]:
-    """Return which names will change, for `Claim.record`; ``new``: identities by final name."""
-    new = {path.name: read_identity(claim.name(path)) for path in (*companions, goal)}
-    return {"goal": goal.name, "aside": [], "new": new}
-
-
 def _is_done(goal: Path, plan: Mapping[str, Any]) -> bool:
     """Return whether the new output of a plan has its final name."""
     return is_identical(goal, plan["new"][goal.name])
 
 
 def _replace_in_steps(
-    claim: Claim, goal: Path, companions: Sequence[Path], existing: Sequence[Path]
+    claim: Claim, goal: Path, companions: Sequence[Path], aside: Sequence[Path]
 ) -> None:
-    """Move `existing` aside, and give the new files their names; see the module."""
-    plan = _make_plan(claim, goal, companions) | {"aside": [path.name for path in existing]}
+    """Move the paths `aside`, and give the new files their names; see the module.
+
+    A new file whose former one is not moved aside replaces it by a rename.
+    """
+    # Identities of the new files by final name.
+    new = {path.name: read_identity(claim.name(path)) for path in (*companions, goal)}
+    plan = {"goal": goal.name, "aside": [path.name for path in aside], "new": new}
     claim.record(plan)
     try:
-        for path in existing:
+        for path in aside:
             rename(path, claim.name(path, "old"))
             if path == goal:
                 flush(goal.parent)
-        flush(goal.parent)
+        if aside:
+            flush(goal.parent)
         for path in companions:
             _rename_to_free(claim.name(path), path)
         flush(goal.parent)
-        _rename_to_free(claim.name(goal), goal)
+        if os.path.lexists(goal) and not aside:
+            rename(claim.name(goal), goal)
+        else:
+            _rename_to_free(claim.name(goal), goal)
         flush(goal.parent)
     except BaseException as error:
+        claim.is_unsettled = True  # until undone
+        # In memory only: on disk, the folder may still have the former file.
+        if not aside and _is_done(goal, plan):
+            raise
         try:
             try:
                 _undo(claim, goal.parent, plan)
@@ -240,19 +220,10 @@ def _replace_in_steps(
                 f"{goal}: the new output could not get its name, nor the former one be restored "
                 f"({error}); the former one is {old}, and is restored when {goal} is next written"
             ) from error
+        claim.is_unsettled = False
         raise
-    for path in existing:
+    for path in aside:
         remove(claim.name(path, "old"))
-
-
-def _move(source: Path, target: Path) -> None:
-    """Give `source` the name `target`, which is free: by a rename, else by links or copies."""
-    try:
-        _rename_to_free(source, target)
-    except OSError as error:
-        if isinstance(error, OutputError) or os.path.lexists(target):
-            raise
-        move_by_links(source, target)
 
 
 def _undo(owner: Claim | Leftover, folder: Path, plan: Mapping[str, Any]) -> None:
@@ -261,21 +232,19 @@ def _undo(owner: Claim | Leftover, folder: Path, plan: Mapping[str, Any]) -> Non
     for name, identity in reversed(plan["new"].items()):
         path = folder / name
         if is_identical(path, identity):
-            _move(path, owner.name(path))
+            _rename_to_free(path, owner.name(path))
     for path in [folder / name for name in plan["aside"] if name != goal.name]:
         old = owner.name(path, "old")
         if not os.path.lexists(old):
             continue
-        if _is_folder(path) and is_output(path):  # parts of another output than the restored one
-            remove(path)
         if os.path.lexists(path):  # somebody has created it since
             remove(old)
         else:
-            _move(old, path)
+            _rename_to_free(old, path)
     flush(folder)
     old = owner.name(goal, "old")
     if os.path.lexists(old):
-        _move(old, goal)
+        _rename_to_free(old, goal)
         flush(folder)
 
 
@@ -290,7 +259,6 @@ def tidy(targets: Sequence[Path], *, unfinished_too: bool = False) -> None:
 
 
 def _tidy_locked(targets: Sequence[Path], *, unfinished_too: bool) -> None:
-    """Do what `tidy` does, in a folder that this process has locked."""
     for target in targets:
         remove_dead_turn(target)
         # After a power cut there may be a frame index without its temporary, which was not flushed.
@@ -299,15 +267,13 @@ def _tidy_locked(targets: Sequence[Path], *, unfinished_too: bool) -> None:
                 index.unlink(missing_ok=True)
     for leftover in leftovers(targets):
         plan = leftover.plan
-        if plan is None and leftover.aside:  # of an older version: an output, and perhaps its parts
-            plan = {"goal": min(leftover.aside, key=len), "aside": leftover.aside, "new": {}}
         if plan is not None:
             goal = leftover.folder / plan["goal"]
             if not (os.path.lexists(goal) if plan["aside"] else _is_done(goal, plan)):
                 _undo(leftover, leftover.folder, plan)
             for path in [leftover.name(leftover.folder / name, "old") for name in plan["aside"]]:
                 # Other folders are not ours; an empty one was being removed.
-                if not _is_folder(path) or is_output(path) or not any(path.iterdir()):
+                if not (_is_folder(path) and any(path.iterdir())) or manifest_in(path) is not None:
                     remove(path)
         may_discard = unfinished_too and targets[0].name in leftover.journals
         if not may_discard and any(unfinished_in(leftover)):
@@ -320,14 +286,13 @@ def _tidy_locked(targets: Sequence[Path], *, unfinished_too: bool) -> None:
         ]
         for path in temporaries:
             remove(path)
-        if leftover.lock is not None and not any(map(os.path.lexists, temporaries)):
+        if not any(map(os.path.lexists, temporaries)):
             leftover.lock.unlink(missing_ok=True)
 
 
 def take_over(claim: Claim, goal: Path, identity: Mapping[str, Any], *, follows: bool) -> None:
     """Rename an unfinished `goal` of a dead process to names of `claim`, so that it is resumed.
 
-    `follows`: whether the new output continues the one that is there.
     Raises OutputError: it is of another conversion than that of this `identity`.
     """
     with _folder_lock(goal.parent):
@@ -343,16 +308,14 @@ def take_over(claim: Claim, goal: Path, identity: Mapping[str, Any], *, follows:
                     path.unlink(missing_ok=True)
                 # The journal last: it is useless without the files that it lists.
                 rename(journal_path(leftover.name(goal)), journal_path(claim.name(goal)))
-                if leftover.lock is not None:
-                    leftover.lock.unlink(missing_ok=True)
+                leftover.lock.unlink(missing_ok=True)
                 return
 
 
 def drop_unfinished(goal: Path, identity: Mapping[str, Any]) -> None:
-    """Remove unfinished outputs of dead processes, of a conversion that is complete by now.
+    """Remove unfinished outputs of dead processes of the conversion to `goal` of this `identity`.
 
-    `identity`: of that conversion to `goal`. Unfinished outputs of others stay, since they may be
-    needed.
+    It is complete by now. Unfinished outputs of others stay, since they may be needed.
     """
     with _folder_lock(goal.parent):
         for leftover in leftovers([goal]):
@@ -362,8 +325,7 @@ def drop_unfinished(goal: Path, identity: Mapping[str, Any]) -> None:
                     for name in leftover.temporaries:
                         remove(leftover.name(leftover.folder / name))
                     journal_path(leftover.name(goal)).unlink(missing_ok=True)
-                    if leftover.lock is not None:
-                        leftover.lock.unlink(missing_ok=True)
+                    leftover.lock.unlink(missing_ok=True)
         with suppress(OSError):
             _tidy_locked([goal], unfinished_too=False)
 
@@ -375,20 +337,13 @@ def keep_access(former: Path, new: Path) -> None:
     """
     if former.is_symlink() or not former.exists() or former.is_dir() != new.is_dir():
         return
-    _copy_access(former, new)
-    if not new.is_dir():
-        return
-    for folder, _, files in os.walk(new):
-        counterpart = former / Path(folder).relative_to(new)
-        if folder != str(new):
-            _copy_access(counterpart if counterpart.is_dir() else former, Path(folder))
-        for name in files:
-            file = counterpart / name
-            _copy_access(file if file.is_file() else former, Path(folder, name))
+    for path in (new, *(new.rglob("*") if new.is_dir() else ())):
+        counterpart = former / path.relative_to(new)
+        is_there = counterpart.exists() and counterpart.is_dir() == path.is_dir()
+        _copy_access(counterpart if is_there else former, path)
 
 
 def _copy_access(former: Path, new: Path) -> None:
-    """Give a file or folder the group, mode and access lists of another one."""
     former_status, status = former.stat(), new.lstat()
     if stat.S_ISLNK(status.st_mode) or os.path.samestat(former_status, status):
         return
@@ -410,62 +365,15 @@ def _copy_access(former: Path, new: Path) -> None:
                 os.setxattr(new, name, os.getxattr(former, name))
 
 
-def move_by_links(source: Path, target: Path) -> None:
-    """Move a file or folder where the system cannot rename it; raises OSError.
-
-    `target`: a path at which nothing exists. Files are linked, or copied if links fail too.
-    """
-    try:
-        if source.is_dir() and not source.is_symlink():
-            shutil.copytree(source, target, symlinks=True, copy_function=_link)
-            tree = [Path(folder) for folder, *_ in os.walk(target)]
-        else:
-            _link(source, target)
-            tree = []
-        for folder in (*tree, target.parent):
-            flush(folder)
-    except (OSError, shutil.Error):
-        remove(target)
-        raise
-    remove(source)
-
-
-def _link(source: str | Path, target: str | Path) -> None:
-    try:
-        os.link(source, target, follow_symlinks=False)
-    except OSError:
-        shutil.copy2(source, target, follow_symlinks=False)
-        if not Path(target).is_symlink():
-            flush(Path(target))
-
-
-@cache
-def _renameat2() -> Any:
-    try:
-        function = ctypes.CDLL(None, use_errno=True).renameat2
-    except (OSError, AttributeError):  # another C library
-        return None
-    function.argtypes = (
-        ctypes.c_int,
-        ctypes.c_char_p,
-        ctypes.c_int,
-        ctypes.c_char_p,
-        ctypes.c_uint,
-    )
-    return function
-
-
 def rename(source: Path, target: Path, flags: int = 0) -> None:
-    """Rename `source` to `target`.
-
-    `flags`: of renameat2(2); raises an OSError of `FLAGS_UNSUPPORTED` where there are none.
-    """
+    """Rename; with `flags` of renameat2(2), raises OSError (`FLAGS_UNSUPPORTED`) without them."""
     if not flags:
         source.rename(target)
         return
-    function = _renameat2()
+    number, path = ctypes.c_int, ctypes.c_char_p
+    function = libc_function("renameat2", number, path, number, path, ctypes.c_uint)
     if function is None:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS), str(source))
     if function(AT_FDCWD, os.fsencode(source), AT_FDCWD, os.fsencode(target), flags):
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), str(source), None, str(target))
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), str(source), None, str(target))

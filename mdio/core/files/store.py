@@ -57,17 +57,18 @@ def path_list(paths: Paths) -> list[AnyPath]:
 
 
 MOUNTS = "/proc/self/mountinfo"
+"""The kernel's table of mounts (proc(5)), which, unlike statfs, touches no file system."""
 OTHER_URL = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 COPY_IT = "copy it here, and copy it back afterwards"
 
 
-def mounts(mountinfo: str = MOUNTS) -> list[tuple[int, str, str]]:
+def mounts() -> list[tuple[int, str, str]]:
     """Return device (``st_dev``), mount point (ending with a slash) and type of each file system.
 
-    `mountinfo`: the kernel's table of mounts (proc(5)); an empty list where there is no such table.
+    An empty list where there is no table of mounts.
     """
     try:
-        lines = Path(mountinfo).read_text("utf-8", "surrogateescape").splitlines()
+        lines = Path(MOUNTS).read_text("utf-8", "surrogateescape").splitlines()
     except OSError:
         return []
     entries = []
@@ -117,9 +118,9 @@ def is_network(file_system: str) -> bool:
 
 
 @cache
-def network_devices(mountinfo: str = MOUNTS) -> frozenset[int]:
+def network_devices() -> frozenset[int]:
     """Return the devices (``st_dev``) whose files come over a network, as they are mounted now."""
-    return frozenset(device for device, _, kind in mounts(mountinfo) if is_network(kind))
+    return frozenset(device for device, _, kind in mounts() if is_network(kind))
 
 
 class Disk:
@@ -202,11 +203,11 @@ class Disk:
         """Return the upload of an output to `goal`; None if outputs are built in place."""
         return None
 
-    def file_system(self, path: AnyPath, mountinfo: str) -> str:
+    def file_system(self, path: AnyPath) -> str:
         """See `file_system_type`."""
         folder = f"{os.path.realpath(path).rstrip('/')}/"
         type_name, depth = "unknown", -1
-        for _, point, kind in mounts(mountinfo):
+        for _, point, kind in mounts():
             # Of two mounts on one point, the later one hides the earlier one.
             if folder.startswith(point) and len(point) >= depth:
                 type_name, depth = kind, len(point)
@@ -223,6 +224,10 @@ class ObjectStore(Disk):
     opening_waits = True
     has_folders = holds_ensembles = built_in_place = keeps_times = grows = in_page_cache = False
     has_conditional_writes = True
+    as_local_file = staticmethod(local_copy)
+    prefetch = staticmethod(objects.prefetch)
+    prefetch_end = staticmethod(objects.prefetch_end)
+    forget_end = staticmethod(objects.forget_end)
 
     def open(self, path: Path, last_nbytes: int = 0) -> tuple[int, RemoteObject | None]:
         """See the base class."""
@@ -231,10 +236,6 @@ class ObjectStore(Disk):
     def for_library(self, path: Path) -> ObjectFile:
         """See the base class."""
         return ObjectFile(RemoteObject(path))
-
-    def as_local_file(self, path: Path) -> AbstractContextManager[Path]:
-        """See the base class."""
-        return local_copy(path)
 
     def check_regular(self, path: Path) -> None:
         """Do nothing: a store has objects only."""
@@ -254,25 +255,13 @@ class ObjectStore(Disk):
         """Return no bytes: the object stays in the store."""
         return np.empty(0, np.uint8)
 
-    def prefetch(self, paths: Iterable[Path], last_nbytes: int) -> None:
-        """See the base class."""
-        objects.prefetch(paths, last_nbytes)
-
-    def prefetch_end(self, path: Path) -> None:
-        """See the base class."""
-        objects.prefetch_end(path)
-
-    def forget_end(self, path: Path) -> None:
-        """See the base class."""
-        objects.forget_end(path)
-
     def upload(self, goal: Path, **options: Any) -> Upload:
         """See the base class; `options`: of `Upload`."""
         from mdio.core.files.remote.uploading import Upload
 
         return Upload(RemotePath(goal), **options)
 
-    def file_system(self, path: AnyPath, mountinfo: str) -> str:  # noqa: ARG002
+    def file_system(self, path: AnyPath) -> str:  # noqa: ARG002
         """See the base class."""
         return "store"
 
@@ -344,12 +333,10 @@ def need_disk(path: AnyPath, reason: str, error: type[MdioError] = PlanError) ->
         raise error(f"{path}: {reason}")
 
 
-def file_system_type(path: AnyPath, mountinfo: str = MOUNTS) -> str:
+def file_system_type(path: AnyPath) -> str:
     """Return the type of the file system on which `path` lies, or will lie.
 
-    `path`: need not exist yet. `mountinfo`: the kernel's table of mounts (proc(5)), which names
-    every type and, unlike statfs, touches no file system.
-    Returns str: ``lustre``, ``nfs4``, ``ext4``, ``xfs``, ``tmpfs``, ``overlay``, ``beegfs``,
-    ``gpfs``, ...; ``unknown`` where there is no such table; ``store`` for a URL.
+    ``lustre``, ``nfs4``, ``ext4``, ``xfs``, ``tmpfs``, ``overlay``, ``beegfs``, ``gpfs``, ...;
+    ``unknown`` where there is no table of mounts; ``store`` for a URL.
     """
-    return store_at(path).file_system(path, mountinfo)
+    return store_at(path).file_system(path)

@@ -5,7 +5,7 @@ records which frames are stored; ``.old`` is the former output, if it had to be 
 ``.lock`` is locked (flock) by the working process and the children that it forked. A publication
 has one token and one lock, and is dead when its lock is free. Where a file system has no locks, the
 lock file identifies its process by number, start time, namespace and boot, since containers share
-host names and process numbers. Older versions of mdio had neither token nor lock.
+host names and process numbers.
 
 Anyone who may write into the folder can create such names. So only files of this user (or root)
 count, and a plan is ignored if it names anything except the output and what belongs to it.
@@ -13,7 +13,7 @@ count, and a plan is ignored if it names anything except the output and what bel
 A run reads an output, works for a while, and replaces it. Another run may have replaced it
 meanwhile, and its output must not get lost: so the run compares the state that it read with the
 present one, and replaces the output, under an exclusive lock. Locks of the system (flock) do not
-work on every network; creating a link that must not exist does, on NFS too. The lock file names its
+work on every network; creating a file that must not exist does, on NFS too. The lock file names its
 process, so that it can be removed if that has died.
 """
 
@@ -30,22 +30,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mdio.core.errors import OutputError
-from mdio.core.files.fingerprint import END_NBYTES, MANIFESTS
+from mdio.core.errors import OutputError, SourceError
+from mdio.core.files.fingerprint import file_state
 from mdio.core.files.marks import (
     belongs_to_output,
     is_built_for,
     is_own,
     is_own_record,
     open_regular,
+    read_json,
     try_lock,
 )
 from mdio.core.files.store import store_at
-from mdio.core.kernels import crc32c
 
-TEMPORARY = re.compile(r"\.([^/]+)\.mdio-[A-Za-z0-9_.]+-\d+(?:-[0-9a-f]+)?\.tmp")
+TEMPORARY = re.compile(r"\.([^/]+)\.mdio-[A-Za-z0-9_.]+-\d+-[0-9a-f]+\.tmp")
 _TRACE_NAME = re.compile(
-    r"\.(?P<name>.+)\.mdio-(?P<owner>(?P<host>[A-Za-z0-9_.]+)-(?P<pid>\d+)(?P<token>-[0-9a-f]+)?)"
+    r"\.(?P<name>.+)\.mdio-(?P<owner>(?P<host>[A-Za-z0-9_.]+)-(?P<pid>\d+)-[0-9a-f]+)"
     r"\.(?P<ending>tmp|old|lock|journal)",
     re.DOTALL,
 )
@@ -67,7 +67,6 @@ def host_name() -> str:
 
 
 def _trace(target: Path, owner: str, ending: str) -> Path:
-    """Return the path of a trace of `target`."""
     return target.with_name(f".{target.name}.mdio-{owner}.{ending}")
 
 
@@ -78,11 +77,7 @@ def longest_name(target: Path) -> int:
 
 
 def temporary_for(target: Path, temporary: Path) -> Path:
-    """Return the name under which `target` is built.
-
-    `target`: a companion of an output. `temporary`: what `mdio.core.files.publish.publish` yielded
-    for the output.
-    """
+    """Return the name under which the companion `target` of an output at `temporary` is built."""
     match = _TRACE_NAME.fullmatch(temporary.name)
     if match is None:
         raise ValueError(f"{temporary} is not the temporary name of an output")
@@ -188,7 +183,6 @@ def refuse_second_run(claim: Claim, goal: Path) -> None:
 
 
 def _is_locked(path: Path, pid: int) -> bool:
-    """Return whether a process that is running holds a lock file."""
     fd = open_regular(path, os.O_RDWR | os.O_NOFOLLOW)
     try:
         return try_lock(fd) is False and is_running(pid)
@@ -208,12 +202,12 @@ class Leftover:
     """Names of the targets whose former output was moved aside."""
     journals: list[str]
     """Names of the targets that have a journal."""
-    lock: Path | None
+    lock: Path
     plan: dict[str, Any] | None
     """The plan written by `Claim.record`."""
 
     def name(self, target: Path, ending: str = "tmp") -> Path:
-        """Return the temporary or moved-aside name of `target`, as `Claim.name` does."""
+        """Return the temporary or moved-aside name of `target`."""
         return _trace(target, self.owner, ending)
 
 
@@ -226,14 +220,11 @@ def leftovers(targets: Sequence[Path]) -> Iterator[Leftover]:
     folder = targets[0].parent
     names = {target.name for target in targets}
     deadline = time.monotonic() + DYING_S
-    groups = _traces_by_owner(folder)
-    if any(traces[0]["token"] and not _lock_of(traces) for traces in groups.values()):
-        # One listing may miss a lock that is just being made; not two.
-        groups = _traces_by_owner(folder)
-    for owner, all_traces in groups.items():
-        lock = _lock_of(all_traces)
-        # The lock has the name of the output. Without one (older versions): the shortest name.
-        goal = lock["name"] if lock else min((trace["name"] for trace in all_traces), key=len)
+    for owner, all_traces in _traces_by_owner(folder).items():
+        lock = next((trace for trace in all_traces if trace["ending"] == "lock"), None)
+        if lock is None:  # it is just being made, and this listing has missed it
+            continue
+        goal = lock["name"]
         traces = [trace for trace in all_traces if is_built_for(goal, trace["name"])]
         if owner in _claimed or names.isdisjoint(trace["name"] for trace in traces):
             continue
@@ -241,11 +232,7 @@ def leftovers(targets: Sequence[Path]) -> Iterator[Leftover]:
             [trace["name"] for trace in traces if trace["ending"] == ending]
             for ending in ("tmp", "old", "journal")
         )
-        is_local = traces[0]["host"] == host_name()
-        if lock is None:
-            if is_local and not is_running(int(traces[0]["pid"])):
-                yield Leftover(folder, owner, temporaries, aside, journals, None, None)
-            continue
+        is_local = lock["host"] == host_name()
         lock_path = folder / lock.string
         try:
             fd = open_regular(lock_path, os.O_RDWR | os.O_NOFOLLOW)
@@ -323,12 +310,7 @@ def _is_quiet(folder: Path, traces: Sequence[re.Match[str]]) -> bool:
     return False
 
 
-def _lock_of(traces: Sequence[re.Match[str]]) -> re.Match[str] | None:
-    return next((trace for trace in traces if trace["ending"] == "lock"), None)
-
-
 def _lock_entries(fd: int) -> list[dict[str, Any]]:
-    """Return the complete lines of a lock file."""
     entries: list[dict[str, Any]] = []
     with contextlib.suppress(OSError, ValueError, RecursionError):
         lines = map(json.loads, os.pread(fd, MAX_LOCK_NBYTES, 0).split(b"\n")[:-1])
@@ -382,16 +364,14 @@ def is_running(pid: int) -> bool:
     """Return whether another process than this one has the number `pid`, and is not a zombie."""
     if pid == os.getpid():
         return False
-    if Path("/proc/self").is_dir():
-        status = _process_status(pid)
-        return status is not None and status[0] not in "ZX"
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
         return False
-    except PermissionError:
-        return True
-    return True
+    except PermissionError:  # it is another user's
+        pass
+    status = _process_status(pid)
+    return status is None or status[0] not in "ZX"
 
 
 POLL_S = 0.02
@@ -400,19 +380,15 @@ STALE_S = 60.0
 """Age at which the lock of an unknown process is removed; changing names takes far less."""
 MAX_WAIT_S = 600.0
 """How long a process waits for others at most."""
-MAX_OWNER_NBYTES = 4096
 
 State = tuple[Any, ...]
-
-_unremoved: dict[Path, State | None] = {}
-"""Files of this process that could not be removed yet, with their states."""
 
 
 def state_at(path: Path) -> State | None:
     """Return a value that differs once the output at `path` is replaced; None if there is none.
 
     For a folder, the state of its manifest, which is written last. None in stores, whose requests
-    compare states themselves. Raises OSError: it cannot be read.
+    compare states themselves.
     """
     if store_at(path).has_conditional_writes:
         return None
@@ -420,30 +396,12 @@ def state_at(path: Path) -> State | None:
         status = path.lstat()
         if stat.S_ISLNK(status.st_mode):
             return status.st_ino, str(path.readlink())
-        file = path
-        if stat.S_ISDIR(status.st_mode):
-            file = next((path / name for name in MANIFESTS if (path / name).is_file()), path)
-        return status.st_ino, *_file_state(file)
     except (FileNotFoundError, NotADirectoryError):
         return None
-
-
-def _file_state(file: Path) -> State:
     try:
-        # Opening makes a network client ask its server instead of its own cache.
-        fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except PermissionError:
-        status = file.lstat()
+        return status.st_ino, *file_state(path).values()
+    except SourceError:  # a folder without a manifest, or what cannot be read
         return status.st_ino, status.st_size, status.st_mtime_ns
-    try:
-        status = os.fstat(fd)
-        ends = b""
-        if stat.S_ISREG(status.st_mode):
-            ends = os.pread(fd, END_NBYTES, 0)
-            ends += os.pread(fd, END_NBYTES, max(0, status.st_size - END_NBYTES))
-        return status.st_ino, status.st_size, status.st_mtime_ns, crc32c(ends)
-    finally:
-        os.close(fd)
 
 
 def concurrent_change_error(path: Path) -> OutputError:
@@ -467,26 +425,15 @@ def exclusive_turn(goal: Path) -> Iterator[None]:
     finally:
         with contextlib.suppress(OSError):
             if lock.lstat().st_ino == inode:
-                _try_remove(lock)
+                lock.unlink()
 
 
 def remove_dead_turn(goal: Path) -> None:
     """Remove the lock on `goal` if a process of this machine was killed while it held it."""
     lock = _turn_file(goal)
-    _retry_removals(lock.parent)
-    for temporary in lock.parent.glob(".mdio-turn-*"):  # before it is a lock, or moved aside
-        if _is_abandoned(temporary):
-            temporary.unlink(missing_ok=True)
     state = state_at(lock)
-    if state is not None and _is_dead(_read_owner(lock)):
+    if state is not None and _is_dead(read_json(lock)):
         _remove_stale(lock, state)
-
-
-def _age_s(path: Path) -> float:
-    try:
-        return time.time() - path.lstat().st_mtime
-    except OSError:
-        return 0.0
 
 
 def _turn_file(goal: Path) -> Path:
@@ -499,7 +446,6 @@ def _is_dead(owner: dict[str, Any]) -> bool:
 
 def _acquire(lock: Path, goal: Path) -> int:
     """Create the lock file, waiting for others, and return its inode."""
-    _retry_removals(lock.parent)
     began_s = changed_s = time.monotonic()
     last_state: State | None = None
     while True:
@@ -511,7 +457,7 @@ def _acquire(lock: Path, goal: Path) -> int:
         now_s = time.monotonic()
         if state != last_state:
             last_state, changed_s = state, now_s
-        owner = _read_owner(lock)
+        owner = read_json(lock)
         if _is_dead(owner) or now_s - changed_s > STALE_S:
             _remove_stale(lock, state)
         elif now_s - began_s > MAX_WAIT_S:
@@ -525,64 +471,11 @@ def _acquire(lock: Path, goal: Path) -> int:
 
 
 def _create_lock(lock: Path) -> int:
-    """Create the lock file with its owner in it, and return its inode.
+    """Create the lock file with its owner in it; return its inode.
 
     Raises FileExistsError: another process has it.
     """
-    temporary = _unique_path(lock)
-    try:
-        inode = _create_owned(temporary)
-        os.link(temporary, lock)
-        return inode
-    except FileExistsError:
-        raise
-    except OSError:  # a file system without links
-        return _create_owned(lock)
-    finally:
-        _try_remove(temporary)
-
-
-def _try_remove(path: Path) -> None:
-    """Remove a file of this process; if that fails, `_retry_removals` does it later."""
-    try:
-        path.unlink(missing_ok=True)
-    except OSError:
-        with contextlib.suppress(OSError):
-            _unremoved[path] = state_at(path)
-
-
-def _retry_removals(folder: Path) -> None:
-    """Remove files that could not be removed before, unless they were replaced meanwhile."""
-    for path in [path for path in list(_unremoved) if path.parent == folder]:
-        state = _unremoved.pop(path, None)
-        with contextlib.suppress(OSError):
-            if state is not None and state_at(path) == state:
-                _try_remove(path)
-
-
-def _unique_path(lock: Path) -> Path:
-    """Return a free path beside the lock; its name is short even if the goal's is long."""
-    return lock.with_name(f".mdio-turn-{_host_hash()}-{os.getpid()}-{os.urandom(4).hex()}")
-
-
-def _host_hash() -> str:
-    return f"{crc32c(host_name().encode()):08x}"
-
-
-def _is_abandoned(temporary: Path) -> bool:
-    """Return whether the process that made a temporary lock file has ended."""
-    owner = _read_owner(temporary)
-    if owner:
-        return _is_dead(owner)
-    *_, host, pid, _ = ("", "", *temporary.name.split("-"))
-    if host == _host_hash() and pid.isdecimal():
-        return int(pid) != os.getpid() and not is_running(int(pid))
-    return _age_s(temporary) > STALE_S
-
-
-def _create_owned(path: Path) -> int:
-    """Create a file that identifies this process; return its inode."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    fd = os.open(lock, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     try:
         owner = {"host": host_name(), **process_identity(os.getpid())}
         with contextlib.suppress(OSError):  # a full disk does no harm
@@ -592,27 +485,15 @@ def _create_owned(path: Path) -> int:
         os.close(fd)
 
 
-def _read_owner(lock: Path) -> dict[str, Any]:
-    """Return what identifies the process of a lock file; empty if it cannot be read."""
-    try:
-        fd = os.open(lock, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
-        try:
-            owner = json.loads(os.read(fd, MAX_OWNER_NBYTES))
-        finally:
-            os.close(fd)
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return owner if isinstance(owner, dict) else {}
-
-
 def _remove_stale(lock: Path, state: State) -> None:
     """Remove the lock of a dead process; if another one has this name by now, restore it."""
-    aside = _unique_path(lock)
+    # The name is short even if the goal's is long.
+    aside = lock.with_name(f".mdio-turn-{os.getpid()}-{os.urandom(4).hex()}")
     try:
         lock.rename(aside)
     except FileNotFoundError:
         return
-    if state_at(aside) != state:
-        with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):
+        if state_at(aside) != state:
             os.link(aside, lock)
-    _try_remove(aside)
+        aside.unlink()

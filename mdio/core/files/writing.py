@@ -43,11 +43,7 @@ KEEP_SIZE = 1
 
 
 def write_all(fd: int, offset: int, *parts: Buffer) -> int:
-    """Write `parts`, one after the other, from `offset` on.
-
-    Returns int: the offset of the end.
-    Raises OSError: as the system raises it.
-    """
+    """Write `parts`, one after the other, from `offset` on; return the offset of the end."""
     for first in range(0, len(parts), MAX_BUFFERS):
         views = [buffer(part) for part in parts[first : first + MAX_BUFFERS]]
         unwritten = [view for view in views if view.nbytes]
@@ -71,11 +67,8 @@ def write_atomically(path: Path, *parts: Buffer, prefix: str, mode: int = 0o666)
     """Create or replace a small file, so that it is there complete or not at all.
 
     Nothing is flushed: this is for files that can be made again, and are checked when read.
-
-    `path`: the file, in an existing folder. `parts`: its contents, one after the other. `prefix`:
-    of the temporary name under which it is written, in the same folder. `mode`: its mode bits,
-    before the umask.
-    Raises OSError: as the system raises it; FileExistsError if the path is not that of a file.
+    `prefix`: of the temporary name in the same folder. `mode`: mode bits before the umask.
+    Raises OSError: as the system does; FileExistsError if the path is not that of a file.
     """
     if path.exists() and not path.is_file():  # a pipe or a device that somebody put there
         raise FileExistsError(path)
@@ -94,24 +87,24 @@ def write_atomically(path: Path, *parts: Buffer, prefix: str, mode: int = 0o666)
 
 
 @cache
-def _fallocate() -> Any:
+def libc_function(name: str, *argument_types: Any) -> Any:
+    """Return a function of the C library that sets errno; None if there is none of this name."""
     try:
-        function = ctypes.CDLL(None, use_errno=True).fallocate64
-    except (OSError, AttributeError):  # another C library
+        function = getattr(ctypes.CDLL(None, use_errno=True), name)
+    except (OSError, AttributeError):
         return None
-    function.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+    function.argtypes = argument_types
     return function
 
 
 def allocate(fd: int, nbytes: int) -> bool:
-    """Allocate disk space for the first `nbytes` bytes of a file, where the file system can.
+    """Allocate disk space for the first `nbytes` of a file; return whether the file system can.
 
     Several processes can write into allocated space at the same time, but only in turn into holes.
     `os.posix_fallocate` would write zeros where the file system cannot allocate.
-
-    Returns bool: whether space was allocated; the file can be written in any case.
     """
-    function = _fallocate()
+    int64 = ctypes.c_int64
+    function = libc_function("fallocate64", ctypes.c_int, ctypes.c_int, int64, int64)
     return function is not None and nbytes > 0 and function(fd, KEEP_SIZE, 0, nbytes) == 0
 
 
@@ -201,7 +194,7 @@ class WrittenFile:
         return self._fd
 
     def write(self, offset: int, *parts: Buffer) -> int:
-        """Write `parts` from `offset` on, as `write_all` does; return the offset of the end.
+        """Write `parts` from `offset` on; return the offset of the end.
 
         Raises OSError: this write, or an earlier one that was in flight, has failed.
         """
@@ -367,10 +360,7 @@ def _preferred_nbytes(target: int) -> int:
 
 
 def _read_source(source: int, buffer: memoryview, offset: int) -> int:
-    """Fill the beginning of `buffer`, and return how many bytes were read.
-
-    Raises SourceError: the file ends there, or cannot be read.
-    """
+    """Fill the beginning of `buffer`; return how many bytes were read, or raise SourceError."""
     try:
         n_read = os.preadv(source, [buffer], offset)
     except OSError as error:
@@ -386,8 +376,7 @@ def _read_source(source: int, buffer: memoryview, offset: int) -> int:
 def remove(path: Path) -> None:
     """Remove a file or a folder, if it exists, and the frame index of a temporary file.
 
-    The files that mark a folder as an output go last, so that a folder which a killed process has
-    removed in part is still recognised.
+    The files that mark a folder as an output go last, so that one removed in part is still known.
     """
     if path.is_dir() and not path.is_symlink():
         with suppress(OSError):
@@ -415,10 +404,8 @@ def write_sliced(target: int, data: memoryview, offset: int) -> None:
 
 
 def copy_bytes(source: int, offset: int, nbytes: int, target: int, target_offset: int) -> None:
-    """Copy a run of bytes, in the kernel where it can do that.
+    """Copy `nbytes` bytes between open files, in the kernel where it can do that.
 
-    `source`, `target`: open files. `offset`, `nbytes`: the run in `source`. `target_offset`: where
-    the copy begins in `target`.
     Raises SourceError: `source` ends too early or cannot be read; the message does not name it.
     OSError: `target` cannot be written.
     """

@@ -8,6 +8,13 @@ one common factor (Blondel & Karplus 1996,
 10.1002/(SICI)1096-987X(19960715)17:9<1132::AID-JCC5>3.0.CO;2-T, with the sign of IUPAC).
 
 Of periodic cells: which atoms are near others across a boundary, and which molecules it cuts.
+
+Arguments: `positions` and `src`, (F, A, 3) float32, of which frames may lie anywhere, in one unit
+with all else; `planar`, (F, 3, A) float32, contiguous along the atoms, of which frames and axes may
+lie anywhere (record markers between them) and need no alignment; `atoms`, (k,) int64, all by
+default; `out`, filled, (F, k, 3) float32 of coordinates; `boxes`, (F, 6) float32, lengths and
+angles in degrees, a row of zeros where there is none. What moves molecules within cells raises
+ValueError for a frame without one. Arrays of indices are C-contiguous.
 """
 
 from __future__ import annotations
@@ -25,10 +32,7 @@ from mdio.core.kernels.checks import Float32s, Float64s, Int64s
 def planar_to_xyz(planar: Float32s, out: Float32s, atoms: Int64s | None = None) -> None:
     """Interleave coordinates that are stored as all x, all y, all z (DCD).
 
-    `planar` ((F, 3, A) float32): contiguous along the atoms; frames and axes may lie anywhere
-    (record markers between them) and need no alignment. Bytes are swapped if its dtype is of the
-    other byte order. `out` ((F, k, 3) float32): filled. `atoms` ((k,) int64, optional): which
-    atoms; all by default.
+    Bytes are swapped if the dtype of `planar` is of the other byte order.
     """
     planar, swapped = checks.planes(planar)
     n_frames, _, n_atoms = planar.shape
@@ -43,10 +47,8 @@ def swap_to_native(
 ) -> None:
     """Copy coordinates out of a raw file buffer: swap bytes if need be, pick atoms, convert units.
 
-    `src` ((F, A, 3) float32): big-endian (``>f4``: NetCDF-3 records, TRR) or little-endian, as its
-    dtype says; frames may lie anywhere and need no alignment. `out` ((F, k, 3) float32): filled.
-    `atoms` ((k,) int64, optional): which atoms; all by default. `scale`: multiplies every number,
-    as float32 by float32 (10 makes nm to angstrom).
+    `src`: big-endian (``>f4``: NetCDF-3 records, TRR) or little-endian, as its dtype says; needs no
+    alignment. `scale`: multiplies every number, as float32 by float32 (10 makes nm to angstrom).
     """
     src, swapped = checks.atom_rows(src, "src")
     atoms, n_out = checks.indices(atoms, src.shape[1])
@@ -56,11 +58,7 @@ def swap_to_native(
 
 
 def gather_atoms(src: Float32s, atoms: Int64s, out: Float32s) -> None:
-    """Copy some atoms of every frame: ``np.take(src, atoms, axis=1, out=out)``.
-
-    `src` ((F, A, 3) float32): frames may lie anywhere. `atoms` ((k,) int64): which atoms. `out`
-    ((F, k, 3) float32): filled.
-    """
+    """Copy some atoms of every frame: ``np.take(src, atoms, axis=1, out=out)``."""
     src = checks.native_rows(src, "src")
     indices, n_out = checks.indices(atoms, src.shape[1])
     out = checks.output(out, src.shape[0], n_out)
@@ -69,12 +67,7 @@ def gather_atoms(src: Float32s, atoms: Int64s, out: Float32s) -> None:
 
 
 def xyz_to_planar(src: Float32s, planar: Float32s) -> None:
-    """Undo `planar_to_xyz`, for all atoms.
-
-    `src` ((F, A, 3) float32): frames may lie anywhere. `planar` ((F, 3, A) float32): filled.
-    Contiguous along the atoms; frames and axes may lie anywhere (record markers between them) and
-    need no alignment.
-    """
+    """Undo `planar_to_xyz`, for all atoms: fill `planar`."""
     src = checks.native_rows(src, "src")
     planar, swapped = checks.planes(planar)
     n_frames, n_atoms, _ = src.shape
@@ -93,18 +86,17 @@ def rmsd(
     superpose: bool = True,
     out: Float64s | None = None,
 ) -> Float64s:
-    """Return the root-mean-square deviation of every frame from a reference.
+    """Return the root-mean-square deviation of every frame from a reference, (F,) float64.
 
-    `positions` ((F, A, 3) float32): coordinates; frames may lie anywhere. `reference` ((A, 3)
-    float64): in the same unit; it need not be centred. `weights` ((A,) float64, optional): not
-    negative, such as masses; only their ratios matter. `superpose`: whether to take the minimum
-    over all translations and proper rotations (centres, weighted if there are weights, are removed
-    from both; then the QCP method: Theobald 2005, 10.1107/S0108767305015266; Liu et al. 2010,
-    10.1002/jcc.21439). If not, the coordinates are compared as they are, without centring. `out`
-    ((F,) float64, optional): filled and returned. Returns (F,) float64: ``sqrt(sum(w (x - r)**2) /
-    sum(w))``, as MDAnalysis' ``rms.rmsd(x, r, w, center=superpose, superposition=superpose)``; not
-    finite for frames with a number that is not. Raises ValueError: no atoms, a reference that is
-    not finite, weights that are negative or sum to zero.
+    `reference`, (A, 3) float64: need not be centred. `weights`, (A,) float64: not negative, such as
+    masses; only their ratios matter. `superpose`: whether to take the minimum over all translations
+    and proper rotations (centres, weighted if there are weights, are removed from both; then the
+    QCP method: Theobald 2005, 10.1107/S0108767305015266; Liu et al. 2010, 10.1002/jcc.21439). If
+    not, the coordinates are compared as they are. `out`: filled and returned.
+    Returns ``sqrt(sum(w (x - r)**2) / sum(w))``, as MDAnalysis' ``rms.rmsd(x, r, w,
+    center=superpose, superposition=superpose)``; not finite for frames with a number that is not.
+    Raises ValueError: no atoms, a reference that is not finite, weights that are negative or sum to
+    zero.
     """
     n_frames, n_atoms = checks.native_rows(positions, "positions").shape[:2]
     reference = np.ascontiguousarray(reference, np.float64)
@@ -128,12 +120,11 @@ def rmsd(
 def dihedrals(positions: Float32s, quads: Int64s, out: Float64s) -> Float64s:
     """Fill `out` with the cosine and the sine of dihedral angles in every frame.
 
-    `positions` ((F, A, 3) float32): coordinates; frames may lie anywhere. Bonds are taken as they
-    are, whatever the box. `quads` ((n, 4) int64): the four atoms of each angle; C-contiguous. `out`
-    ((F, 2 n) float64): of each angle the cosine, then the sine; C-contiguous. Not a number where
-    the four atoms lie on a line, or a coordinate is not finite. Returns (F,) float64: the longest
-    bond of each frame, in the unit of the positions: bonds much shorter than the box do not reach
-    through it. Bonds that are not a number do not count.
+    Bonds are taken as they are, whatever the box. `quads`, (n, 4) int64: the four atoms of each
+    angle. `out`, (F, 2 n) float64: of each angle the cosine, then the sine; not a number where the
+    four atoms lie on a line, or a coordinate is not finite.
+    Returns (F,) float64: the longest bond of each frame: bonds much shorter than the box do not
+    reach through it. Bonds that are not a number do not count.
     """
     n_frames, n_atoms = checks.native_rows(positions, "positions").shape[:2]
     checks.array(quads, "quads", np.int64, (None, 4))
@@ -148,14 +139,13 @@ def dihedrals(positions: Float32s, quads: Int64s, out: Float64s) -> Float64s:
 def within(
     positions: Float32s, boxes: Float32s, sources: Int64s, targets: Int64s, radius: float
 ) -> NDArray[np.bool_]:
-    """Return which of `targets` lie within `radius` of any of `sources`, in every frame.
+    """Return which of `targets` lie within `radius` of any of `sources`, (F, targets) bool.
 
-    `positions` ((F, A, 3) float32): coordinates; frames may lie anywhere. `boxes` ((F, 6) float32):
-    unit cells, lengths and angles in degrees; all periodic images of the sources count. A row of
-    zeros: there are none. `sources`, `targets` ((n,) int64): atoms; C-contiguous. One that is not
-    at a finite place is near to nothing. `radius`: positive; in the unit of the positions. Atoms at
-    just this distance are within. Returns (F, targets) bool. Raises ValueError: the radius is not
-    positive, or larger than the smallest width of some frame's cell.
+    `boxes`: all periodic images of the sources count. `sources`, `targets`, (n,) int64: atoms. One
+    that is not at a finite place is near to nothing. `radius`: atoms at just this distance are
+    within.
+    Raises ValueError: the radius is not positive, or larger than the smallest width of some frame's
+    cell.
     """
     n_frames, n_atoms = checks.native_rows(positions, "positions").shape[:2]
     checks.indices(sources, n_atoms)
@@ -173,10 +163,9 @@ def cut_frames(
 ) -> NDArray[np.bool_]:
     """Return in which frames the box cuts molecules, (F,) bool.
 
-    `positions`, `boxes`: as for `within`. `pairs` ((n,) int64): atoms of which the next one is a
-    neighbour, no further away than `near` in a molecule that is whole; C-contiguous. A frame is cut
-    if one of them is further away, but no further over the sides of the box. Coordinates that are
-    not a number do not count.
+    `pairs`, (n,) int64: atoms of which the next one is a neighbour, no further away than `near` in
+    a molecule that is whole. A frame is cut if one of them is further away, but no further over the
+    sides of the box. Coordinates that are not a number do not count.
     """
     n_frames, n_atoms = checks.native_rows(positions, "positions").shape[:2]
     out = np.zeros(n_frames, bool)
@@ -189,10 +178,8 @@ def cut_frames(
 def make_whole(positions: Float32s, boxes: Float32s, links: Int64s) -> None:
     """Move atoms by vectors of the cell, in place, so that no bond goes over its boundary.
 
-    `positions` ((F, A, 3) float32). `boxes` ((F, 6) float32): unit cells, as for `within`; no row
-    of zeros. `links` ((n, 2) int64): an atom that may move, and one that it is bound to and that
-    stays or has been moved before; C-contiguous. The first comes to its image that is nearest to
-    the other. Raises ValueError: a frame has no cell.
+    `links`, (n, 2) int64: an atom that may move, and one that it is bound to and that stays or has
+    been moved before. The first comes to its image that is nearest to the other.
     """
     vectors = _cell_vectors(positions, boxes, links.reshape(-1))
     backend.module.make_whole(positions, vectors, links)
@@ -203,10 +190,9 @@ def put_in_cell(
 ) -> None:
     """Move molecules by vectors of the cell, in place, so that their centres lie in it.
 
-    `positions`, `boxes`: as for `make_whole`. `atoms` ((n,) int64): the molecules' atoms, one
-    molecule after the other. `starts` ((M + 1,) int64): where each molecule begins among them; n
-    last. `weights` ((n,) float64): of these atoms, for the centre; their sum is 1 in each molecule.
-    Raises ValueError: a frame has no cell.
+    `atoms`, (n,): the molecules' atoms, one molecule after the other. `starts`, (M + 1,) int64:
+    where each molecule begins among them; n last. `weights`, (n,) float64: of these atoms, for the
+    centre; their sum is 1 in each molecule.
     """
     vectors = _check_molecules(positions, boxes, atoms, starts, weights)
     backend.module.put_in_cell(positions, vectors, atoms, starts, weights)
@@ -218,9 +204,8 @@ def gather(
     """Move molecules by vectors of the cell, in place, so that they lie together.
 
     The one whose centre is next to the middle of the cell stays; then, one after the other, that
-    whose centre is next to any of those that are there comes next to it, as with
-    ``gmx trjconv -pbc cluster``. Arguments are those of `put_in_cell`.
-    Raises ValueError: a frame has no cell.
+    whose centre is next to any of those that are there comes next to it, as with ``gmx trjconv -pbc
+    cluster``. Arguments are those of `put_in_cell`.
     """
     vectors = _check_molecules(positions, boxes, atoms, starts, weights)
     backend.module.gather(positions, vectors, atoms, starts, weights)
@@ -229,8 +214,7 @@ def gather(
 def centre(positions: Float32s, boxes: Float32s, picked: Int64s) -> None:
     """Move all atoms, in place, so that the centre of those `picked` is the middle of the cell.
 
-    `positions`, `boxes`: as for `make_whole`. `picked` ((n,) int64): at least one atom; the centre
-    is that of geometry. Raises ValueError: a frame has no cell, or no atom is picked.
+    `picked`, (n,) int64: at least one atom, else ValueError; the centre is that of geometry.
     """
     vectors = _cell_vectors(positions, boxes, picked)
     if not len(picked):
@@ -252,13 +236,10 @@ def follow(
     The method is that of equation B6 of Kulke and Vermaas, J. Chem. Theory Comput. 18, 6161 (2022),
     doi:10.1021/acs.jctc.2c00327, and of MDAnalysis' ``NoJump``; in cells whose vectors are longer
     than need be, an atom goes the shortest way instead.
-
-    `positions`, `boxes`: as for `make_whole`; frames that follow each other. `last` ((A, 3)
-    float64): where atoms were in the frame before, in units of its cell; becomes that of the last
-    frame. `shifts` ((A, 3) int32): how often they have crossed each boundary until then; becomes
-    that until the last frame. `has_last`: whether `last` is of the frame before; if not, `shifts`
-    are those of the first frame. `apply`: whether positions are to be changed. Raises ValueError: a
-    frame has no cell.
+    `last`, (A, 3) float64: where atoms were in the frame before, in units of its cell; becomes that
+    of the last frame. `shifts`, (A, 3) int32: how often they have crossed each boundary until then;
+    becomes that until the last frame. `has_last`: whether `last` is of the frame before; if not,
+    `shifts` are those of the first frame. `apply`: whether positions are changed.
     """
     checks.array(last, "last", np.float64, positions.shape[1:], is_output=True)
     checks.array(shifts, "shifts", np.int32, positions.shape[1:], is_output=True)
@@ -269,8 +250,8 @@ def follow(
 def best_rotations(sums: Float64s) -> Float64s:
     """Return the rotations that lay centred atoms on centred references most closely, (F, 3, 3).
 
-    `sums` ((F, 3, 3) float64): for each frame, coordinates times those of the reference, summed
-    over atoms. Row vectors are multiplied from the right (Kabsch 1976, 10.1107/S0567739476001873).
+    `sums`, (F, 3, 3) float64: coordinates times those of the reference, summed over atoms. Row
+    vectors are multiplied from the right (Kabsch 1976, 10.1107/S0567739476001873).
     """
     left, _, right = np.linalg.svd(sums)
     # Where the best map would be a mirror image, the axis of least weight is turned.
@@ -290,12 +271,10 @@ def fit(
 
     The sum of squared distances is least (Kabsch 1976, 10.1107/S0567739476001873), and each frame
     is fitted by itself. A frame of which a picked atom is at no finite place becomes NaN.
-
-    `positions` ((F, A, 3) float32): coordinates; frames may lie anywhere. `picked` ((n,) int64): at
-    least one atom. `reference` ((n, 3) float64): where they are to lie, in the same unit. `rotate`:
-    whether frames are turned, besides being moved. `along` ((F, A, 3) float32 each): vectors of the
-    atoms, which turn with them. Raises ValueError: no atom is picked, a reference that is not
-    finite or of another shape.
+    `picked`, (n,) int64: at least one atom. `reference`, (n, 3) float64: where they are to lie.
+    `rotate`: whether frames are turned, besides being moved. `along`, (F, A, 3) float32 each:
+    vectors of the atoms, which turn with them.
+    Raises ValueError: no atom is picked, a reference that is not finite or of another shape.
     """
     n_frames, n_atoms = checks.native_rows(positions, "positions").shape[:2]
     checks.indices(picked, n_atoms)

@@ -21,6 +21,11 @@ ones lie together.
 A byte of each atom says how (`neighbours`). Its low two bits are how many atoms before it the other
 one is, less one; the rest is a class, by which the atoms are sorted, those of one class in their
 own order. What lies before the first atom is at the origin. Frames do not depend on each other.
+
+Arguments: `deltas`, (F, A, 3) int32, of `quantise`, C-contiguous; `neighbours`, (A,) uint8, of
+`choose_neighbours`; `scale` and `xtc`, with which integers are or were made; `out`, filled, with
+the arithmetic of `dequantise`, (last - first, k, 3) float32; `atoms`, (k,) int64, all by default;
+`first` and `last`, the frames that are wanted, all by default.
 """
 
 from __future__ import annotations
@@ -39,12 +44,11 @@ FRAMES = (None, None, 3)
 def quantise(
     positions: Float32s, scale: float, out: Int32s | None = None, *, xtc: bool = False
 ) -> Int32s | None:
-    """Turn coordinates into integers, differenced along the frames.
+    """Return coordinates as integers, differenced along the frames; None if they do not fit.
 
-    `positions` ((F, A, 3) float32): coordinates. `scale`: step of the integers, each of which is
-    ``rint(x / step)`` in float64; if `xtc`, the precision per nm (usually 1000) of an XTC file
-    whose integers are to be found, in coordinates in angstrom as MDAnalysis reads them. `out`
-    ((F, A, 3) int32, optional): filled and returned; C-contiguous.
+    `positions`, (F, A, 3) float32. `scale`: step of the integers, each of which is ``rint(x /
+    step)`` in float64; if `xtc`, the precision per nm (usually 1000) of an XTC file whose integers
+    are to be found, in coordinates in angstrom as MDAnalysis reads them.
     Returns (F, A, 3) int32, or None: the first frame as it is, the others as differences to the
     frame before. None if a number is not finite or its integer reaches 2**30, and if `xtc`, unless
     `dequantise` gives back every bit.
@@ -69,12 +73,9 @@ def dequantise(
 ) -> None:
     """Undo `quantise`: sum along the frames and multiply.
 
-    `deltas` ((F, A, 3) int32): C-contiguous. `scale`, `xtc`: with which they were made. Numbers are
-    ``float32(integer * step)``, in float64; if `xtc`, they have the float32 arithmetic of xdrfile
-    and MDAnalysis: ``float32(integer) * (float32(1) / float32(precision)) * float32(10)``, each
-    product rounded. `out` ((last - first, k, 3) float32): filled. `atoms` ((k,) int64, optional):
-    which atoms; all by default. `first`, `last`: frames that are wanted; those before `first` are
-    summed but not written.
+    Numbers are ``float32(integer * step)``, in float64; if `xtc`, they have the float32 arithmetic
+    of xdrfile and MDAnalysis: ``float32(integer) * (float32(1) / float32(precision)) *
+    float32(10)``, each product rounded. Frames before `first` are summed but not written.
     """
     shape = checks.array(deltas, "deltas", np.int32, FRAMES).shape
     out, atoms, last = checks.read_arguments(shape, out, atoms, first, last)
@@ -117,11 +118,9 @@ def _plain_nbytes(n_numbers: int) -> int:
 
 
 def pack(integers: Int32s, out: Bytes) -> Bytes | None:
-    """Pack integers, if that makes them smaller.
+    """Pack integers, if that makes them smaller; return the filled part of `out`, else None.
 
-    `integers` ((R, ...) int32): rows; C-contiguous. `out`: filled; at least `packed_limit` bytes.
-    Returns (n,) uint8, or None: the part of `out` that is filled; None if it were more than the
-    integers as they are.
+    `integers`, (R, ...) int32: rows; C-contiguous. `out`: at least `packed_limit` bytes.
     """
     checks.array(integers, "integers", np.int32)
     if not integers.size:
@@ -135,10 +134,7 @@ def pack(integers: Int32s, out: Bytes) -> Bytes | None:
 
 
 def difference_first(deltas: Int32s) -> None:
-    """Turn the first frame of (F, A, 3) into differences of each atom to the one before, in place.
-
-    These are smaller than coordinates.
-    """
+    """Turn the first frame, in place, into differences of each atom to the one before."""
     checks.array(deltas, "deltas", np.int32, FRAMES)
     deltas[0, 1:] -= deltas[0, :-1].copy()
 
@@ -155,17 +151,11 @@ def sum_packed(
     xtc: bool,
     neighbours: Bytes | None = None,
 ) -> None:
-    """Undo `pack` of what `quantise` made.
+    """Undo `pack` of what `quantise` made, and what was done in between.
 
-    In between, `difference_first` has been applied, or, if there are `neighbours`,
-    `difference_neighbours`.
-
-    `packed` ((n,) uint8): C-contiguous. `shape` ((F, A)): frames and atoms, at least one of each.
-    `scale`, `xtc`: with which integers were made. `out` ((last - first, k, 3) float32): filled,
-    with the arithmetic of `dequantise`. `atoms` ((k,) int64, optional): which atoms; all by
-    default. `first`, `last`: frames that are wanted; all by default. `neighbours` ((A,)
-    uint8): of `choose_neighbours`. Raises ValueError: the bytes do not fit together, whether those
-    wanted are concerned or not.
+    That is `difference_first`, or, if there are `neighbours`, `difference_neighbours`. `packed`:
+    (n,) uint8, C-contiguous. `shape`: (F, A), frames and atoms, at least one of each.
+    Raises ValueError: the bytes do not fit together, whether those wanted are concerned or not.
     """
     out, atoms, last = checks.read_arguments(shape, out, atoms, first, last)
     scale = checks.step_size(scale, "scale")
@@ -180,13 +170,12 @@ def encode_rigid(
 ) -> tuple[bytes, Bytes] | None:
     """Encode integers by what stays the same: lengths, triangles, bonds that turn slowly.
 
-    ``docs/rigid.md`` has the format.
-
-    `positions` ((F, A, 3) float32), `scale`, `xtc`: become integers as by `quantise`. `key_every`:
+    ``docs/rigid.md`` has the format. `positions` become integers as by `quantise`. `key_every`:
     every so many frames one needs none before it, up to 255. `least`: so many atoms, up to 4,096,
-    can be decoded without the others; both 0: only all. Returns tuple, or None: A description,
-    which another compressor makes small, and (n,) uint8, which none does, and which last until this
-    thread encodes again. None for a single frame, or where there are no such integers.
+    can be decoded without the others; both 0: only all.
+    Returns a description, which another compressor makes small, and (n,) uint8, which none does,
+    and which last until this thread encodes again; None for a single frame, or where there are no
+    such integers.
     """
     positions = checks.native_rows(positions, "positions")
     scale = checks.step_size(scale, "scale")
@@ -222,9 +211,9 @@ def decode_rigid(
 def choose_neighbours(deltas: Int32s) -> Bytes | None:
     """Choose what each atom is differenced against, if that is likely to take fewer bits.
 
-    `deltas` ((F, A, 3) int32): of `quantise`; C-contiguous. Returns (A,) uint8,
-    or None: a byte of each atom (see the module); None if the differences along the frames are
-    likely to be smaller. Both are estimated from two frames, as the bits of the sums over x, y, z.
+    Returns (A,) uint8, a byte of each atom (see the module); None if the differences along the
+    frames are likely to be smaller. Both are estimated from two frames, as the bits of the sums
+    over x, y, z.
     """
     checks.array(deltas, "deltas", np.int32, FRAMES)
     if not deltas.size:
@@ -234,11 +223,7 @@ def choose_neighbours(deltas: Int32s) -> Bytes | None:
 
 
 def difference_neighbours(deltas: Int32s, neighbours: Bytes) -> None:
-    """Turn differences along the frames into those along the atoms, sorted, in place.
-
-    `deltas` ((F, A, 3) int32): as for `choose_neighbours`. `neighbours` ((A,) uint8): what
-    that returned.
-    """
+    """Turn differences along the frames into those along the atoms, sorted, in place."""
     checks.array(deltas, "deltas", np.int32, FRAMES, is_output=True)
     checks.array(neighbours, "neighbours", np.uint8, deltas.shape[1:2])
     backend.module.difference_neighbours(deltas, neighbours)
@@ -255,10 +240,8 @@ def sum_neighbours(
 ) -> None:
     """Undo `difference_neighbours` and the making of integers.
 
-    `differences` ((F, A, 3) int32): C-contiguous; any frames of what `difference_neighbours` made.
-    `neighbours` ((A,) uint8): of `choose_neighbours`; any bytes give some numbers. `scale`, `xtc`:
-    with which integers were made. `out` ((F, k, 3) float32): filled, with the arithmetic of
-    `dequantise`. `atoms` ((k,) int64, optional): which atoms; all by default.
+    `differences`: any frames of what `difference_neighbours` made. `neighbours`: any bytes give
+    some numbers.
     """
     checks.array(differences, "differences", np.int32, FRAMES)
     checks.array(neighbours, "neighbours", np.uint8, differences.shape[1:2])

@@ -1,9 +1,7 @@
 """--resume of what is complete: said to be so if it is the same, an error if it is not."""
 
 import os
-import re
 import shutil
-import subprocess
 from contextlib import suppress
 
 import pytest
@@ -99,9 +97,9 @@ def test_of_a_source_that_was_touched_it_is_an_error(source, tmp_path, monkeypat
     at = source.stat().st_mtime_ns
     os.utime(source, ns=(at, at + 10**9))
     told = "exists already" if is_whole else "left unfinished"
-    with pytest.raises(OutputError, match=rf"{told}.*adk.dcd: last changed 20.* now\)") as caught:
+    with pytest.raises(OutputError, match=rf"{told}.*adk.dcd: last changed 20.* now\)"):
         mdio.convert(source, out, resume=True)
-    subprocess.run(re.search(r"run `(touch [^`]*)`", str(caught.value))[1].split(), check=True)
+    os.utime(source, ns=(at, at))
     assert mdio.convert(source, out, resume=True).found_complete == is_whole
 
 

@@ -10,7 +10,7 @@ from numpy.testing import assert_array_equal
 
 import mdio
 from mdio.core.errors import CorruptLayoutError
-from mdio.core.files import reading
+from mdio.core.files import reading, store
 from mdio.core.files.reading import (
     MIN_RAMP_NBYTES,
     RAMP_NBYTES,
@@ -127,7 +127,7 @@ def test_a_file_that_comes_over_a_network_is_read_at_once(paths, sizes, monkeypa
     assert len([size for size in sizes if size > 4096]) == 1  # besides the shard's index
 
 
-def test_devices_are_those_of_the_table_of_mounts(tmp_path):
+def test_devices_are_those_of_the_table_of_mounts(tmp_path, monkeypatch):
     table = tmp_path / "mountinfo"
     table.write_text(
         "36 35 98:1 / / rw,noatime master:1 - ext4 /dev/root rw\n"
@@ -135,9 +135,11 @@ def test_devices_are_those_of_the_table_of_mounts(tmp_path):
         "38 36 259:3 / /local rw shared:7 master:2 - xfs /dev/nvme0n1p3 rw\n"
         "39 36 0:46 / /nfs rw - nfs4 server:/ext4 rw\n"
     )
-    found = devices_with_folios(str(table))
+    monkeypatch.setattr(store, "MOUNTS", str(table))
+    found = devices_with_folios.__wrapped__()
     assert found == {os.makedev(98, 1), os.makedev(259, 3)}
-    assert devices_with_folios(str(tmp_path / "none")) == frozenset()
+    monkeypatch.setattr(store, "MOUNTS", str(tmp_path / "none"))
+    assert devices_with_folios.__wrapped__() == frozenset()
 
 
 def test_an_xtc_too(adk, sizes):

@@ -156,7 +156,7 @@ def test_number_of_requests_grows_while_bytes_come_faster_and_is_bounded(monkeyp
     assert rates(monkeypatch, most, lambda n: each * n) == [16, 32, 64, 100, 100, 100]
     assert rates(monkeypatch, Pace(100, 4_000), lambda n: each * min(n, 16)) == [16, 32, *[32] * 4]
     assert rates(monkeypatch, Pace(100, 4_000), lambda _: each, waited=False) == [8] * 6
-    assert most.is_worthwhile
+    assert most.n_cached == 0
 
 
 def test_stores_are_asked_for_more_at_once_and_not_for_all_of_it(path, monkeypatch):

@@ -97,15 +97,6 @@ def test_a_plan_names_no_other_files(goal: Path, key: str, name: object) -> None
     assert precious_of(goal) == before
 
 
-def test_an_older_version_has_moved_nothing_else_aside(goal: Path) -> None:
-    owner = f"{HERE}-{dead_pid()}"
-    for name in ("a.h5md", "precious"):
-        (goal.parent / f".{name}.mdio-{owner}.old").mkdir()
-    goal.unlink()
-    tidy([goal])
-    assert (goal.parent / "precious" / "thesis.txt").exists()
-
-
 @as_root
 def test_a_lock_of_another_user_is_not_obeyed(goal: Path) -> None:
     lock = lock_file(goal)

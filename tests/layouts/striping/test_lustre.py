@@ -13,6 +13,7 @@ from suites.fake_lfs import FakeLfs
 from suites.lustre_answers import FILE_2_5, FOLDER_2_12, MIB, PROGRESSIVE, SAMPLES
 
 from mdio.core.errors import PlanError
+from mdio.core.files import store
 from mdio.core.files.store import file_system_type
 from mdio.core.frames import TrajectoryInfo
 from mdio.layouts.plan import WriteOptions, plan_arrays
@@ -185,8 +186,9 @@ def test_file_system_types_are_those_of_findmnt(tmp_path):
         assert file_system_type(path) == expected.splitlines()[-1]
 
 
-def test_file_system_of_mounts_that_are_not_here(tmp_path):
+def test_file_system_of_mounts_that_are_not_here(tmp_path, monkeypatch):
     table = tmp_path / "mountinfo"
+    monkeypatch.setattr(store, "MOUNTS", str(table))
     table.write_text(
         "21 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n"
         "30 21 0:40 / /scratch rw shared:9 master:2 - lustre 10.0.0.1@o2ib:/work rw,flock\n"
@@ -203,8 +205,9 @@ def test_file_system_of_mounts_that_are_not_here(tmp_path):
         "/home/my data/x": "gpfs",
         "/mnt/x": "xfs",
     }.items():
-        assert file_system_type(path, mountinfo=str(table)) == expected
-    assert file_system_type("/", mountinfo=str(tmp_path / "none")) == "unknown"
+        assert file_system_type(path) == expected
+    monkeypatch.setattr(store, "MOUNTS", str(tmp_path / "none"))
+    assert file_system_type("/") == "unknown"
 
 
 def info(n_frames=4000, n_atoms=3341):

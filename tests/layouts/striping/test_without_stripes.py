@@ -1,12 +1,12 @@
 """File systems of which no stripes can be asked: what they do instead is told, by their type."""
 
 import json
-from functools import partial
 
 import pytest
 
 import mdio
 from mdio.cli.main import main
+from mdio.core.files import store
 from mdio.layouts.striping import file_systems, stripes
 
 MOUNTS = """22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
@@ -30,7 +30,12 @@ def shared(request, adk, tmp_path, monkeypatch):
     """A folder that a table of mounts says is on such a file system; and what is told of it."""
     table = tmp_path / "mountinfo"
     table.write_text(MOUNTS.format(folder=tmp_path.resolve(), type=request.param))
-    look = partial(stripes.file_system_type, mountinfo=str(table))
+
+    def look(path):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(store, "MOUNTS", str(table))
+            return store.file_system_type(path)
+
     for module in (file_systems, stripes):
         monkeypatch.setattr(module, "file_system_type", look)
     (folder := tmp_path / "shared data").mkdir()

@@ -10,6 +10,7 @@ import pytest
 from suites.outputs import as_options
 
 import mdio
+from mdio.core.files import store
 from mdio.core.files.store import network_devices
 from mdio.layouts.zarr import folder
 
@@ -69,11 +70,12 @@ def test_verify_looks_at_the_others_all_the_same(tree, tmp_path, monkeypatch):
     assert any("mdio/box/zarr.json" in str(one) for one in result.bad)
 
 
-def test_which_devices_lie_behind_a_network(tmp_path):
+def test_which_devices_lie_behind_a_network(tmp_path, monkeypatch):
     (tmp_path / "mountinfo").write_text(
         "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n"
         "23 1 0:45 / /home rw - nfs4 server:/home rw\n"
         "24 1 0:46 / /scratch rw - lustre mds@tcp:/scratch rw\n"
         "25 1 0:47 / /tmp rw - tmpfs tmpfs rw\n"
     )
-    assert network_devices(str(tmp_path / "mountinfo")) == {os.makedev(0, 45), os.makedev(0, 46)}
+    monkeypatch.setattr(store, "MOUNTS", str(tmp_path / "mountinfo"))
+    assert network_devices.__wrapped__() == {os.makedev(0, 45), os.makedev(0, 46)}

@@ -236,10 +236,9 @@ def get_unchanged(path: Path, byte_range: tuple[int, int], state: ObjectState) -
 
 
 def prefetch(paths: Iterable[Path], last_nbytes: int) -> None:
-    """Request, in threads, the last bytes of objects that will be opened next.
+    """Request, in threads, the last bytes of objects that will be opened next; with 0, the first.
 
-    Objects no longer than `last_nbytes` come whole; with 0, the beginnings of objects are
-    requested. Objects with a recent answer are left out.
+    Objects no longer than `last_nbytes` come whole; those with a recent answer are left out.
     """
     with _lock:
         names = {str(path): path for path in paths}

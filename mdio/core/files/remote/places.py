@@ -19,7 +19,7 @@ from typing import Any
 
 from mdio.core.errors import OutputError
 from mdio.core.files import marks
-from mdio.core.files.marks import OWN_NAMES, check_only_own, is_output, with_checksum
+from mdio.core.files.marks import OWN_NAMES, check_only_own, manifest_in, with_checksum
 from mdio.core.files.remote import objects
 from mdio.core.files.remote.objects import NO_BUCKET, find, store_and_name, translated_errors
 from mdio.core.files.remote.paths import MANIFESTS, RemotePath
@@ -62,8 +62,8 @@ class Redirect:
 def make_placeholder(target: Path, nbytes: int, *, sent: bool = False) -> None:
     """Create a file without contents (a hole) that stands for an object of `nbytes`.
 
-    `sent`: whether the object was sent for the new output; otherwise it is one of the former output
-    that is kept.
+    `sent`: whether the object was sent for the new output; else it is one of the former that is
+    kept.
     """
     with target.open("wb") as file:
         file.truncate(nbytes)
@@ -130,15 +130,14 @@ def put(
     replaces: str | None = None,
     is_checked: bool = False,
 ) -> str:
-    """Send bytes, or a file, as an object, which appears complete or not at all.
+    """Send bytes, or a file, as an object, which appears complete or not at all; return its ETag.
 
-    `target`: its name. `data`: the bytes, or the path of the file. `new`: only if no object has
-    this name. `replaces`: only over the object of this `current_tag`. Either is checked before the
-    first try, and is a condition of the request too, if the store has conditions and the file is
-    not so large that it is sent in parts. `is_checked`: whether the caller has just checked it.
-    Returns str: the ETag, as far as it is known.
-    Raises FileExistsError: another object has the name (`new`, `replaces`). OSError: the store
-    refuses the request, or all of `objects.TRIES` tries have failed.
+    `new`: only if no object has this name. `replaces`: only over the object of this `current_tag`.
+    Either is checked before the first try, and is a condition of the request too, if the store has
+    conditions and the file is not so large that it is sent in parts. `is_checked`: the caller has
+    just checked it.
+    Raises FileExistsError: another object has the name. OSError: the store refuses the request, or
+    all of `objects.TRIES` tries have failed.
     """
     import obstore
     from obstore.exceptions import NotSupportedError
@@ -317,11 +316,10 @@ class OutputPlace:
             self.is_published = False
 
     def prepare(self, *, replace: bool, discard: bool, resumed_token: str | None) -> bool:
-        """List the existing objects, and remove those of a dead run.
+        """List the existing objects, and remove those of a dead run; return whether one is resumed.
 
         `replace`: whether a former output may be replaced. `discard`: whether objects of an
         unfinished run may be removed. `resumed_token`: of the run to resume, if any.
-        Returns bool: whether that run is resumed.
         Raises OutputError: the existing objects must not be replaced.
         """
         _, is_object = run_concurrently(self.list_objects, self.goal.is_object)
@@ -330,7 +328,7 @@ class OutputPlace:
         is_object = is_object and not self._manifests
         if not replace and (self._manifests or is_object):
             raise OutputError(f"{self.goal}: it exists already; choose another name or use --force")
-        if self._existing and not mark and not is_output(self.goal):
+        if self._existing and not mark and manifest_in(self.goal) is None:
             raise OutputError(
                 f"{self.goal}: there are objects below it that mdio did not write; remove them "
                 "yourself or choose another name"
@@ -403,10 +401,9 @@ class OutputPlace:
     def compare(self, expected: Mapping[str, int], kept: Mapping[str, int]) -> set[str]:
         """Check the sizes of the objects sent for this output; return the names of all others.
 
-        `expected`, `kept`: bytes by name of objects that were sent, and of those that the former
-        and this output share.
-        Raises OSError: an object is missing, or has another size. OutputError: since another run
-        has begun to write it.
+        `expected`, `kept`: bytes by name of objects that were sent, and of those that both outputs
+        share. Raises OSError: one is missing, or has another size. OutputError: another run writes
+        there.
         """
         self.list_objects()
         stored = self._existing if self.destination == self.goal else names_below(self.destination)
@@ -477,9 +474,8 @@ class OutputPlace:
                 delete([self.goal / MARK])
 
     def _exchange(self, stage: RemotePath, former_tag: str | None) -> None:
-        """Replace the former output by the complete one in `stage`; may be repeated.
+        """Replace the former output, of the tag `former_tag`, by that in `stage`; may be repeated.
 
-        `former_tag`: `current_tag` of the former manifest.
         Raises FileExistsError: another run has replaced the former output, which stays.
         """
         prefix = f"{stage.name}/"

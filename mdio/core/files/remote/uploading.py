@@ -31,10 +31,10 @@ from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from threading import BoundedSemaphore, get_ident
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mdio.core.errors import MdioError, OutputError, PlanError
-from mdio.core.files.marks import try_lock
+from mdio.core.files.marks import read_json, try_lock
 from mdio.core.files.remote.objects import pretend_stored
 from mdio.core.files.remote.paths import MANIFESTS, RemotePath
 from mdio.core.files.remote.places import (
@@ -48,6 +48,7 @@ from mdio.core.files.remote.places import (
     stands_for_kept,
     stands_for_sent,
 )
+from mdio.core.files.writing import remove
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
@@ -151,11 +152,8 @@ class Upload:
     ) -> Iterator[Path]:
         """Yield the path at which to build the output; send it when the block ends without error.
 
-        Parameters are those of `mdio.core.files.publish.publish`. `check` is called with the folder
-        in the store before that replaces anything.
-
-        Raises OutputError: the output exists already, is a source, is not one of mdio, or is
-        unfinished; or the store does not take it.
+        Parameters are those of `mdio.core.files.publish.publish`; `check` gets the folder in the
+        store.
         """
         for source in sources:
             if self.goal == source or self.goal in source.parents or source in self.goal.parents:
@@ -165,7 +163,7 @@ class Upload:
                 )
         with folder_lock(self._folder, self.goal):
             with self._output_errors():
-                state = self._load_state() if resume else {}
+                state = read_json(self._folder / STATE_FILE) if resume else {}
                 resumes = self._place.prepare(
                     replace=force, discard=discard, resumed_token=state.get("token")
                 )
@@ -176,7 +174,7 @@ class Upload:
                         raise OutputError(
                             f"{path}: it exists already; choose another name or use --force"
                         )
-            _remove(self._local)  # of a run that could not send it
+            remove(self._local)  # of a run that could not send it
             is_complete = False
             try:
                 yield self._local
@@ -275,9 +273,7 @@ class Upload:
     ) -> None:
         """Send the remaining files of the output that was built at `output`, the manifest last.
 
-        `companions`: their files by name, if they exist. `check`: called with a folder in the store
-        before readers find it.
-        Raises OutputError: the store does not take it.
+        `check`: called with a folder in the store before readers find it.
         """
         with self._output_errors():
             if output.is_file():
@@ -343,12 +339,6 @@ class Upload:
         state = {"token": self._place.token, "sent": dict(self._sent)}
         (self._folder / STATE_FILE).write_text(json.dumps(state))
 
-    def _load_state(self) -> dict[str, Any]:
-        with suppress(OSError, ValueError):
-            state = json.loads((self._folder / STATE_FILE).read_bytes())
-            return state if isinstance(state, dict) else {}
-        return {}
-
     @contextmanager
     def _output_errors(self) -> Iterator[None]:
         """Turn errors of the store into OutputError."""
@@ -361,10 +351,3 @@ class Upload:
                 f"{error.filename or self.goal}: the store did not take it "
                 f"({error.strerror or error})"
             ) from error
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)

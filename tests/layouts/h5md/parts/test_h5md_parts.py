@@ -17,7 +17,7 @@ from suites.per_rank import write_parts
 
 import mdio
 from mdio.cli.main import main
-from mdio.core.errors import OptionError, SourceError
+from mdio.core.errors import OptionError, OutputError, SourceError
 from mdio.layouts.h5md.layout import H5MDLayout, written_by_mdio
 from mdio.layouts.h5md.own import PlacedChunks
 from mdio.testing.blocks import oracle_of
@@ -226,7 +226,7 @@ GOLDEN = Path(__file__).parents[3] / "golden" / "h5md"
 
 @pytest.mark.parametrize("name", ["v1-parts.h5md", "v1-parts-gzip.h5md"])
 def test_what_older_versions_wrote(name, tmp_path):
-    """It is read, verified, converted and added to; what replaces it is one file."""
+    """It is read, verified and converted, and nothing is added to it."""
     out = tmp_path / name
     shutil.copy(GOLDEN / name, out)
     shutil.copytree(GOLDEN / f"{name}.parts", tmp_path / f"{name}.parts")
@@ -240,9 +240,10 @@ def test_what_older_versions_wrote(name, tmp_path):
     with mdio.open(out, group="ends") as layout:
         assert_array_equal(layout.read(0, 10).positions, one.read(0, 10, [4, 0]).positions)
     (tmp_path / "one.h5md").unlink()
-    mdio.append(GOLDEN / "v1.h5md", out, start=4, overlap="keep-all")
-    assert [path.name for path in tmp_path.iterdir()] == [name]
-    assert frames_of(out).n_frames == 16 and mdio.verify(out).ok
+    with pytest.raises(OutputError, match=rf"{name}\.parts.* delete both"):
+        mdio.append(GOLDEN / "v1.h5md", out, start=4, overlap="keep-all")
+    assert {path.name for path in tmp_path.iterdir()} == {name, f"{name}.parts"}
+    assert frames_of(out).n_frames == 10 and mdio.verify(out).ok
 
 
 def test_damaged_parts_are_told_and_not_repaired(mine, source):
