@@ -257,7 +257,7 @@ def test_what_stands_in_the_way(tmp_path, monkeypatch, capsys):
 
 
 def test_help_of_each_bench(capsys):
-    for words in (["bench"], ["bench", "scaling"], ["bench", "darshan"]):
+    for words in (["bench"], ["bench", "scaling"]):
         with pytest.raises(SystemExit) as end:
             main([*words, "--help"])
         assert end.value.code == 0

@@ -47,7 +47,7 @@ def test_alone_it_shows_five_commands_that_parse(capsys):
         (["analyze", "rmsd", DCD, "--output", "a.csv"], "did you mean '--out'?"),
         (["analyze", "json.py:rows", DCD], "no function 'rows' in"),
         (["analyze", DCD], "are required: TRAJ; write mdio analyze KERNEL TRAJ [TRAJ ...] (see"),
-        (["bench"], "write mdio bench BENCH, one of scaling, darshan"),
+        (["bench"], "write mdio bench BENCH, one of scaling"),
         (["analyze", __file__, DCD], "which function in it? write test_friendly:FUNCTION"),
         (["convert", DCD, "a.zarr", "--compression", "zsdt"], "did you mean 'zstd'?"),
         (["convert", DCD, "a.zarr", "--select", "all"], "needs a topology; give one with -s"),
