@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from os import PathLike
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.converters.periodic import TransformedLayout, is_fitted_to_source
+from mdio.converters.periodic import TransformedLayout
 from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.core.files.fingerprint import contents_of, fingerprint
 from mdio.core.files.store import AnyPath, Paths, path_list
@@ -153,18 +153,12 @@ def n_left_out(layout: Layout) -> int:
     return int(source["n_frames"] - n_stored - n_unreadable)
 
 
-def find_in_output(
-    layout: Layout, source: Layout, further: Sequence[Layout], top: str | PathLike[str] | None
-) -> Iterator[str | tuple[ViewLayout, ViewLayout]]:
-    """Look in `layout` for the frames of files that have changed since it was made, or are others.
+def find_lacking(layout: Layout, source: Layout) -> Iterator[str]:
+    """Yield a message for each file that has changed, with frames that `layout` should have.
 
-    Yields a message for each file with frames that `layout` lacks and should have, or that cannot
-    be matched; and for each of the `further` files, the frames of `layout` that it has, too, and
-    the same ones of the file, to be compared. (Those of `source` are compared by their numbers.)
-
-    What the output lacks of unchanged files was left out by choice. Of other files, it lacks frames
-    with times, or steps, that it does not have; if its frames were chosen, only those behind its
-    last one; if the choice ended before the source did, none.
+    What the output lacks of unchanged files was left out by choice. Of others, it lacks frames with
+    times, or steps, that it does not have; if its frames were chosen, only those behind its last
+    one; if the choice ended before the source did, none.
     """
     manifest = layout.manifest
     if manifest is None:
@@ -173,57 +167,25 @@ def find_in_output(
     n_recorded, numbers = recorded["n_frames"], indices_from_runs(manifest["frames"])
     is_chosen = n_left_out(layout) > 0
     spacing = int(np.diff(numbers[-2:]).max(initial=1))
-    should_grow = not is_chosen or not 0 <= numbers.max(initial=-1) < n_recorded - spacing
+    ends_before = is_chosen and 0 <= numbers.max(initial=-1) < n_recorded - spacing
+    if ends_before or source.info.n_frames <= n_recorded:
+        return
     contents = [contents_of(record) for record in recorded.get("files", [recorded])]
-    transform_options = recorded.get("transformed") or {}
-    needs_whole_source = transform_options.get("pbc") == "nojump" or is_fitted_to_source(
-        transform_options
-    )
-    output_frame_keys = None
-    members = source.joined_layouts if source.info.n_frames > n_recorded else ()
-    for file in (*dict.fromkeys(member for member, *_ in members), *further):
+    output_keys = read_frame_keys(layout)
+    for file in dict.fromkeys(member for member, *_ in source.joined_layouts):
         if contents_of(fingerprint(file.path)) in contents:
             continue
-        if file.info.n_atoms != source.info.n_atoms:
-            yield (
-                f"{file.path}: has {file.info.n_atoms} atoms, but {layout.path} was made from "
-                f"{source.info.n_atoms}; give the files that it was made from"
-            )
-            continue
-        output_frame_keys = output_frame_keys or read_frame_keys(layout)
         frame_keys = read_frame_keys(file)
         frames = np.arange(file.info.n_frames)
-        lacking = frames[n_recorded:]
         try:
-            keys, file_keys, unit = match_keys(output_frame_keys, frame_keys)
+            keys, file_keys, unit = match_keys(output_keys, frame_keys)
         except SourceError:  # there are no times or steps, or they do not ascend
-            if file in further:
-                yield (
-                    f"{file.path}: its {plural(len(frames), 'frame')} cannot be found in "
-                    f"{layout.path}, since the times of both would have to ascend; give the files "
-                    "that it was made from, or convert all together"
-                )
-                continue
+            lacking = frames[n_recorded:]
         else:
-            matched, file_matched = match_frames(keys, file_keys, unit)
-            lacking = np.setdiff1d(frames, file_matched)
+            lacking = np.setdiff1d(frames, match_frames(keys, file_keys, unit)[1])
             if is_chosen:
                 lacking = lacking[file_keys[lacking] > keys.max(initial=-np.inf)]
-            if file in further and len(matched) and needs_whole_source:
-                yield (
-                    f"{file.path}: has {plural(len(matched), 'frame')} at times that {layout.path} "
-                    "has, which cannot be compared: with --pbc nojump, or fitted to a frame, they "
-                    "depend on the whole source; give the files that it was made from"
-                )
-            elif file in further and len(matched):
-                transformed_source, atoms = _transformed(manifest, file, top), _atoms_of(manifest)
-                yield (
-                    ViewLayout(layout.path, source=open_layout(layout.path), frames=matched),
-                    ViewLayout(
-                        file.path, source=transformed_source, frames=file_matched, atoms=atoms
-                    ),
-                )
-        if len(lacking) and should_grow:
+        if len(lacking):
             times = frame_keys.time[lacking]
             yield (
                 f"{file.path}: has {plural(len(lacking), 'frame')} "
