@@ -33,6 +33,7 @@ from mdio.converters.options import ConversionOptions, ConvertResult, Storage
 from mdio.converters.selection import Selection
 from mdio.converters.strategies.choice import check_options
 from mdio.converters.strategies.conversion import Conversion
+from mdio.converters.strategies.job import is_taken
 from mdio.core.boxes import vectors_from_boxes
 from mdio.core.errors import OutputError, PlanError
 from mdio.core.files.publish import link_target, settle
@@ -349,7 +350,7 @@ class Writer:
     def existing_paths(self) -> list[Path]:
         """Return the existing paths with frames: the output, or the tree that it is made from."""
         paths = (self._growing.out, self.out if self._final is None else self._final.out)
-        return [path for path in dict.fromkeys(paths) if path.exists() or path.is_symlink()]
+        return [path for path in dict.fromkeys(paths) if is_taken(path)]
 
     @_one_at_a_time
     def set_atoms(self, atoms: Any) -> None:

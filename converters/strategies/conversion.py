@@ -7,10 +7,9 @@ The class here makes outputs of decoded frames. Other strategies are subclasses:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -38,7 +37,6 @@ from mdio.core.files.journal import (
     unfinished_in,
 )
 from mdio.core.files.publish import link_target, output_errors, publish
-from mdio.core.files.remote.places import run_concurrently
 from mdio.core.files.replacing import drop_unfinished
 from mdio.core.files.store import store_at
 from mdio.core.files.turns import (
@@ -50,7 +48,6 @@ from mdio.core.files.turns import (
 )
 from mdio.core.frames import notes_on_times
 from mdio.core.signals import raise_received_signal
-from mdio.layouts.base import Layout
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.registry import layout_class, parts_at
 from mdio.layouts.striping.file_systems import no_stripes_note
@@ -406,13 +403,13 @@ class Conversion:
             progress(n_frames, n_frames * self.view.info.frame_nbytes)
 
 
-CheckManifest = Callable[[Mapping[str, Any]], None]
-
 READ_BACK_CHUNKS = 4
 """Chunks or segments of which a frame is read, the first and the last among them."""
 
 
-def read_back(path: Path, plan: LayoutPlan, check: CheckManifest | None = None) -> int | None:
+def read_back(
+    path: Path, plan: LayoutPlan, check: Callable[[Mapping[str, Any]], None] | None = None
+) -> int | None:
     """Check an output before it gets its name: open it, and read some of it.
 
     Opening checks the manifest and the tables; reading, the checksums of what is read. `verify`
@@ -432,11 +429,10 @@ def read_back(path: Path, plan: LayoutPlan, check: CheckManifest | None = None) 
             if shape == (plan.n_frames, plan.n_atoms):
                 firsts = edges[np.linspace(0, len(edges) - 2, READ_BACK_CHUNKS).round().astype(int)]
                 *some, last = np.unique(firsts).tolist()
-                if store_at(path).opening_waits:
-                    _read_concurrently(path, plan, [*some, plan.n_frames - 1])
-                else:
-                    for frame in sorted({*some, last, plan.n_frames - 1}):
-                        layout.read(frame, frame + 1)
+                frames = sorted({*some, last, plan.n_frames - 1})
+                layout.prefetch((frame, frame + 1) for frame in frames)  # stores answer late
+                for frame in frames:
+                    layout.read(frame, frame + 1)
             manifest = layout.manifest
     except OSError as error:
         raise _read_back_error(path, str(error)) from error
@@ -448,21 +444,6 @@ def read_back(path: Path, plan: LayoutPlan, check: CheckManifest | None = None) 
     if check is not None and manifest is not None:
         check(manifest)
     return nbytes
-
-
-def _read_concurrently(path: Path, plan: LayoutPlan, frames: Sequence[int]) -> None:
-    """Read frames, each with a layout of its own: stores answer late."""
-
-    def read(layout: Layout, frame: int) -> None:
-        layout.prefetch([(frame, frame + 1)])
-        layout.read(frame, frame + 1)
-
-    with ExitStack() as stack:  # they share what one has prefetched, until it is closed
-        layouts = [stack.enter_context(layout_class(plan.layout)(path)) for _ in frames]
-        calls = [
-            partial(read, layout, frame) for layout, frame in zip(layouts, frames, strict=True)
-        ]
-        run_concurrently(*calls)
 
 
 def _read_back_error(path: Path, problem: str) -> OutputError:

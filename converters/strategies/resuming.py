@@ -157,55 +157,40 @@ def _piece_record_of(record: Record) -> PieceRecord:
     )
 
 
-def _select_intact(
-    records: Sequence[Record], is_stored: Callable[[Record], bool], temporary: Path
-) -> list[Record]:
-    """Return the records of pieces that are stored.
+def resume_from(journal: Journal, writer: LayoutWriter) -> list[PieceRecord]:
+    """Have `writer` continue from pieces of earlier runs; return their records, to commit.
 
     Pieces that were not flushed, and those stored last, are verified.
-
-    `records`: in the order of writing; of several for one piece, the last one counts. `is_stored`:
-    returns whether the piece of a record has its checksums. `temporary`: for the message.
     Raises OutputError: a flushed piece is missing or differs, so that no record can be trusted.
     """
-    last = {record.first: record for record in records}
-    intact, verified_nbytes = [], 0
-    for record in reversed(records):
-        if last[record.first] is not record:
-            continue
-        if not record.flushed or verified_nbytes < VERIFIED_NBYTES:
-            verified_nbytes += record.values["nbytes"]
-            if not is_stored(record):
-                if not record.flushed:
-                    continue
-                name = TEMPORARY.sub(r"\1", str(temporary))
-                raise OutputError(
-                    f"{name}: what an earlier run has left is not what its journal says (frames "
-                    f"{record.first} to "
-                    f"{record.first + record.n_frames - 1} are not as they were written); give "
-                    "--force to start again"
-                )
-        intact.append(record)
-    return intact[::-1]
-
-
-def resume_from(journal: Journal, writer: LayoutWriter) -> list[PieceRecord]:
-    """Have `writer` continue from pieces of earlier runs; return their records, to commit."""
     with _journal_errors(journal):
         pieces = {record.first: _piece_record_of(record) for record in journal.records}
         if any(piece.start < 0 or piece.stop > writer.plan.n_frames for piece in pieces.values()):
             raise ValueError("frames that the output does not have")
+    latest = {record.first: record for record in journal.records}
 
     def select_intact(
         candidates: Sequence[PieceRecord], is_stored: Callable[[PieceRecord], bool]
     ) -> list[PieceRecord]:
         starts = {piece.start for piece in candidates}
-        records = _select_intact(
-            [record for record in journal.records if record.first in starts],
-            lambda record: is_stored(pieces[record.first]),
-            writer.path,
-        )
-        return [pieces[record.first] for record in records]
+        intact, verified_nbytes = [], 0
+        for record in reversed(journal.records):  # in the order of writing
+            if record.first not in starts or latest[record.first] is not record:
+                continue
+            piece = pieces[record.first]
+            if not record.flushed or verified_nbytes < VERIFIED_NBYTES:
+                verified_nbytes += piece.nbytes
+                if not is_stored(piece):
+                    if not record.flushed:
+                        continue
+                    name = TEMPORARY.sub(r"\1", str(writer.path))
+                    raise OutputError(
+                        f"{name}: what an earlier run has left is not what its journal says "
+                        f"(frames {piece.start} to {piece.stop - 1} are not as they were "
+                        "written); give --force to start again"
+                    )
+            intact.append(piece)
+        return intact[::-1]
 
     try:
         existing = writer.find(list(pieces.values()), select_intact)
