@@ -217,39 +217,6 @@ def _parse_row(cells: dict[str, str], place: str) -> TimingRow:
     return TimingRow(**texts, **numbers)  # type: ignore[arg-type]
 
 
-KNOWN_CORES: Mapping[str, int] = {"comet": 24, "supermic": 20, "bridges": 28, "stampede": 16}
-"""Cores of a node of the machines of the published studies, by name."""
-
-COMMON_CORES = (16, 20, 24, 28, 32, 36, 40, 48, 56, 64, 68, 72, 96, 128, 192)
-
-
-def known_cores(rows: Sequence[TimingRow]) -> int | None:
-    """Return the cores of a node as the table has them, or by the machine's name; else None."""
-    name = rows[0].machine.lower()
-    by_name = (cores for machine, cores in KNOWN_CORES.items() if machine in name)
-    return rows[0].cores or next(by_name, None)
-
-
-def guess_cores(rows: Sequence[TimingRow], default: int) -> int:
-    """Return the cores of a node, guessed from the numbers of ranks if they are not known.
-
-    Ranks usually fill whole nodes: the result is the one of `COMMON_CORES` that divides most of
-    the rank counts (the largest, if several do); but `default` if none divides half of them, or if
-    `default` divides nearly as many.
-    """
-    if (n_cores := known_cores(rows)) is not None:
-        return n_cores
-    counts = {row.n_ranks for row in rows if row.n_ranks >= 16}
-    if not counts:
-        return default
-
-    n_divided = {cores: sum(n % cores == 0 for n in counts) for cores in (*COMMON_CORES, default)}
-    best = max(COMMON_CORES, key=lambda cores: (n_divided[cores], cores))
-    if 2 * n_divided[best] < len(counts) or 4 * n_divided[default] >= 3 * n_divided[best]:
-        return default
-    return best
-
-
 def measured_task(rows: Sequence[TimingRow], base: Profile) -> Task:
     """Return one rank's times from the rows of fewest ranks, and `base` for missing ones.
 
@@ -477,7 +444,7 @@ def fit_profile(
     """Return the profile of the machine that these rows were measured on.
 
     `rows`: measured runs of one machine; a row of one rank is enough. `name`, `source`: put into
-    the profile. `cores_per_node`: of that machine; None: guessed from the rows (`guess_cores`).
+    the profile. `cores_per_node`: of that machine; None: as in the rows, or else in `base`.
     `base`: values of the priors; by default the profile ``comet``, whose task is assumed to be the
     one measured. `wide_priors`: use wide priors, for a `base` without measurements.
     Raises PlanError: there is no row.
@@ -513,7 +480,7 @@ def _starting_profile(
     prior_is_measured: bool,
 ) -> Profile:
     """Return the start of the fit: the prior machine with this one's single-rank times."""
-    cores = cores_per_node or guess_cores(rows, prior.cores_per_node)
+    cores = cores_per_node or rows[0].cores or prior.cores_per_node
     task = measured_task(rows, prior)
     slowdown = task.t_io_s["xtc"] / prior.task.t_io_s["xtc"]
     total_rate, file_rate = rates_reached(rows, task)
