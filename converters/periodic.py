@@ -6,7 +6,6 @@ its runs of frames.
 
 from __future__ import annotations
 
-import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -268,7 +267,7 @@ RUN_NBYTES = 16 << 20
 MIN_ROTATION_ATOMS = 3
 """Fewest atoms that define a rotation."""
 FIRST_FRAMES = 3
-"""Frames on which the time of the steps is measured; the first of a sample."""
+"""The first frames of a sample."""
 SAMPLE_FRAMES = 8
 """Frames of a sample that are spread over the whole trajectory."""
 
@@ -579,26 +578,6 @@ class TransformedLayout(Layout):
         steps.apply(block)
         return block
 
-    def measure_cost(self, atoms: AtomIndices | None) -> str:
-        """Return the time of the steps for a frame, measured on the first frames of the source."""
-        steps = self.prepare_steps(atoms)
-        n_frames = min(FIRST_FRAMES, self.source.info.n_frames)
-        self._source_frames(0, 1, steps)
-        begin_s = time.perf_counter()
-        block = self._source_frames(0, n_frames, steps)
-        read_s = time.perf_counter()
-        if steps.unwraps:
-            _count_crossings(self._no_crossings(0, steps), block)
-        steps.apply(block)
-        end_s = time.perf_counter()
-        steps_ms, reading_ms = (
-            1e3 * seconds / n_frames for seconds in (end_s - read_s, read_s - begin_s)
-        )
-        return (
-            f"this takes about {steps_ms:.2g} ms a frame, beside {reading_ms:.2g} ms for reading "
-            f"it (measured on {plural(n_frames, 'frame')})"
-        )
-
     def _source_frames(
         self, start: int, stop: int, steps: Steps, out: FrameBlock | None = None
     ) -> FrameBlock:
@@ -699,8 +678,8 @@ def count_all_crossings(view: Any, plan: LayoutPlan, executor: Executor) -> None
     `view`: the frames that are written, of a `TransformedLayout`. `plan`: counts are kept
     where its pieces begin. `executor`: where to count.
     """
-    transformed = _transformed_layout(view)
-    if transformed is None or executor.n_workers == 1:
+    transformed = getattr(view, "source", None)
+    if not isinstance(transformed, TransformedLayout) or executor.n_workers == 1:
         return
     steps = transformed.prepare_steps(view.atoms)
     if not steps.unwraps:
@@ -825,16 +804,3 @@ def _sample(n_frames: int) -> list[int]:
         return []
     spread = np.linspace(0, n_frames - 1, SAMPLE_FRAMES).round().astype(int).tolist()
     return sorted({*range(min(FIRST_FRAMES, n_frames)), *spread})
-
-
-def with_measured_cost(plan: LayoutPlan, view: Any) -> LayoutPlan:
-    """Return the plan with a note on the time of the steps, if `view` has a `TransformedLayout`."""
-    transformed = _transformed_layout(view)
-    if transformed is None:
-        return plan
-    return plan.replace(notes=(*plan.notes, transformed.measure_cost(view.atoms)))
-
-
-def _transformed_layout(view: Any) -> TransformedLayout | None:
-    source: TransformedLayout | None = getattr(view, "source", None)
-    return source if hasattr(source, "count_crossings") else None

@@ -34,7 +34,6 @@ from mdio.converters.ensemble import convert_ensemble, convert_members
 from mdio.converters.follow import follow
 from mdio.converters.opening import salvage_offered
 from mdio.converters.options import OPTIONS, ConversionOptions, ConvertResult, Storage, read_recipe
-from mdio.converters.periodic import with_measured_cost
 from mdio.converters.strategies.conversion import Conversion
 from mdio.converters.strategies.structure import is_structure
 from mdio.converters.verify import VerifyResult, verify
@@ -291,8 +290,7 @@ def run_conversion(
     conversion = executor.from_owner(lambda: prepare(args.source, args.out, options, executor))
     if args.dry_run:
         if executor.is_owner:
-            plan = with_measured_cost(conversion.plan, conversion.view)
-            _print_plan(args, plan, options.recipe(), conversion.n_reused)
+            _print_plan(args, conversion.plan, options.recipe(), conversion.n_reused)
         conversion.close()
         return 0
     with progress_bar(conversion.plan.n_frames, args.command, args, executor) as progress:
