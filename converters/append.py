@@ -187,11 +187,10 @@ class Timeline:
         new_keys: FrameKeys,
         following_keys: FrameKeys | None,
     ) -> None:
-        """Merge the frames of a source.
+        """Merge the frames of a source; raises SourceError: they cannot be merged.
 
         `nbytes`: bytes to compare of frames that both have; None = all. `overlap`,
         `following_keys`: see `merge`. `new_keys`: times and steps of the source.
-        Raises SourceError: they cannot be merged.
         """
 
         def compare(old_frames: Numbers, new_frames: Numbers) -> Bools:
@@ -317,10 +316,7 @@ def prepare_append(
 def prepare_continuation(
     out: Path, stop: int, new: Layout, options: ConversionOptions
 ) -> Conversion:
-    """Plan an output of the first `stop` frames of `out`, followed by those of `new`, in memory.
-
-    Raises PlanError, SourceError: `out` cannot be continued.
-    """
+    """Plan an output of the first `stop` frames of `out`, followed by those of `new`, in memory."""
     former_state = state_at(out)
     old = open_layout(out)
     try:
@@ -331,10 +327,7 @@ def prepare_continuation(
 
 
 def check_continues(source: Path, out: Path, options: ConversionOptions) -> None:
-    """Check that a source still holds the frames of `out`, which are every nth of one file.
-
-    Raises SourceError: it does not.
-    """
+    """Raise SourceError unless a source still holds the frames of `out`, every nth of one file."""
     old = open_layout(out, verify=options.sources.verify)
     planner = _AppendPlanner(old, None, [source], options.replaced(start=0))
     try:

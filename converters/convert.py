@@ -75,11 +75,7 @@ def prepare(
     options: ConversionOptions,
     executor: Executor | None = None,
 ) -> Conversion:
-    """Open the source and plan the output for `executor` (one process); nothing is written.
-
-    Raises SourceError, UnknownLayoutError, PlanError: what cannot be read, written, or does not fit
-    together.
-    """
+    """Open the source and plan the output for `executor` (one process); nothing is written."""
     paths = path_list(source)
     if options.running.append:
         return prepare_append(paths, out, options)

@@ -55,10 +55,7 @@ def in_recorded_order(layout: Layout, files: Paths) -> list[AnyPath]:
 
 
 def by_contents(paths: list[AnyPath]) -> dict[str, AnyPath]:
-    """Return files by their contents, as manifests record them.
-
-    Raises SourceError: one does not exist.
-    """
+    """Return files by their contents, as manifests record them."""
     return {str(contents_of(fingerprint(path))): path for path in paths}
 
 
@@ -247,7 +244,6 @@ def _match(layout: Layout, source: ViewLayout, key: str) -> NDArray[np.int64]:
     `key`: by what they are matched: ``ps`` or ``steps``. Where several files have a frame of the
     same time, it is the one whose coordinates are nearest to the output's, or, where these cannot
     be read, that of the last file.
-    Raises SourceError: there is none.
     """
     source_keys = read_frame_keys(source).of(key)
     order = np.argsort(source_keys, kind="stable")

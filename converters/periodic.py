@@ -125,7 +125,6 @@ def plan_steps(
 
     `load_universe()`: returns the Universe of the topology. `topology_name`: its name for messages.
     `fit`: with the source's numbers of atoms. `selection_notes`: on the atoms that it has.
-    Raises PlanError: the topology has no bonds, or the selection is wrong.
     """
     n_atoms = source.info.n_atoms
     is_read = np.ones(n_atoms, bool)
@@ -417,10 +416,7 @@ class TransformedLayout(Layout):
         return stored_universe(topology, self.source)
 
     def prepare_steps(self, atoms: AtomIndices | None) -> Steps:
-        """Return the steps for some atoms of the source, cached in the options.
-
-        Raises PlanError: there is no topology, or it has no bonds, or the selection is wrong.
-        """
+        """Return the steps for some atoms of the source, cached in the options."""
         steps: Steps | None = self.options["steps"]
         if steps is None or not steps.is_for(atoms):
             steps = self.options["steps"] = self._plan_steps(atoms)
@@ -447,11 +443,7 @@ class TransformedLayout(Layout):
         atoms: AtomIndices | None,
         notes: list[str],
     ) -> Fit:
-        """Return the fit.
-
-        `steps_for(atoms)`: returns the steps before it. `atoms`: those to return. `notes`: gets
-        those on the selection.
-        """
+        """Return the fit; `steps_for(atoms)` returns the steps before it."""
         selection, rotates = self.options["fit_select"], self.fit_mode == ROT_TRANS
         n_atoms = self.source.info.n_atoms
         fitted = np.arange(n_atoms, dtype=np.int64)
@@ -495,9 +487,6 @@ class TransformedLayout(Layout):
 
         The file has all atoms of the trajectory, those that are kept, or the fitted ones; in any
         other the fitted atoms are found by the selection.
-
-        Raises PlanError: it selects another number there, or goes by number. SourceError: the file
-        cannot be read.
         """
         n_atoms = self.source.info.n_atoms
         with open_layout(file) as layout:
@@ -570,7 +559,6 @@ class TransformedLayout(Layout):
     def _transformed_frames(
         self, start: int, stop: int, steps: Steps, out: FrameBlock | None = None
     ) -> FrameBlock:
-        """Return frames of the atoms that are read, with all steps applied."""
         crossings = self._crossings_before(start, steps) if steps.unwraps else None
         block = self._source_frames(start, stop, steps, out)
         if crossings is not None:
@@ -618,7 +606,6 @@ class TransformedLayout(Layout):
         return _Crossings(frame, np.zeros((n_atoms, 3)), np.zeros((n_atoms, 3), np.int32))
 
     def _advance(self, crossings: _Crossings, stop: int, steps: Steps) -> _Crossings:
-        """Count crossings on to frame `stop`."""
         run_frames = max(1, RUN_NBYTES // max(1, 12 * len(crossings.last)))
         while crossings.frame < stop:
             run_stop = min(crossings.frame + run_frames, stop)

@@ -100,8 +100,6 @@ def load_topology(top: AnyTopology, source: Layout) -> Universe:
     """Return a Universe of topology `top` with the first frame of `source` as its coordinates.
 
     The frame is read when coordinates are. A Universe as `top` is copied.
-
-    Raises SourceError: the topology cannot be read, or has another number of atoms than `source`.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # guesses and missing attributes are not our user's concern
@@ -188,13 +186,7 @@ def open_with_topology(
     top: AnyTopology | None,
     **options: Any,
 ) -> Layout:
-    """Open a source; `top` says how many atoms it has where its format (AMBER's ASCII) does not.
-
-    `options` are those of `open_source`.
-
-    Raises SourceError: the source cannot be opened, or needs a topology that was not given or
-    cannot be read.
-    """
+    """Open a source; `top` says how many atoms it has where its format (AMBER's ASCII) does not."""
     layout = open_source(source, **options)
     try:
         layout.info  # noqa: B018 - opens it
@@ -269,12 +261,10 @@ def choose_atoms(
 ) -> AtomChoice:
     """Return the indices of the atoms that the user selected.
 
-    `source`: the trajectory; selections by place are evaluated on its first frame.
-    `top`: topology, a file or a Universe; needed for selection strings, and checked against
-    `source` if given. `select`: atoms to keep: MDAnalysis selection language, indices in the
-    source, a mask, or an AtomGroup. `groups`: names and selections, of the atoms that are kept.
-    Raises PlanError: a selection that is wrong, empty, or needs a topology that was not given.
-    SourceError: the topology does not fit the source.
+    `source`: the trajectory; selections by place are evaluated on its first frame. `top`: needed
+    for selection strings, and checked against `source` if given. `select`: atoms to keep:
+    MDAnalysis selection language, indices in the source, a mask, or an AtomGroup. `groups`: names
+    and selections, of the atoms that are kept.
     """
     texts = [selection for selection in (select, *groups.values()) if isinstance(selection, str)]
     source_topology = source.topology() if top is None else None

@@ -193,7 +193,6 @@ class StripeRequest:
 
         Returns a record for the manifest, with the answer of the file system, which does not stop
         the conversion; None where nothing was requested and files are not striped.
-        Raises OutputError: the folder cannot be made.
         """
         if not self._is_explicit and not has_stripes(temporary):
             return None

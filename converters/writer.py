@@ -86,11 +86,7 @@ def _check_number(name: str, value: Any, kinds: Any, least: float, expected: str
 
 
 class _Output:
-    """An output to which frames are added.
-
-    `name`: its path, for messages. `options`: how it is stored. `force`: whether the first
-    frames replace an existing output.
-    """
+    """An output to which frames are added; `name` is its path for messages."""
 
     def __init__(self, name: Path, options: ConversionOptions, *, force: bool) -> None:
         self.name, self.options, self.force = name, options, force
@@ -130,11 +126,7 @@ class _Output:
     def continue_from(
         self, n_atoms: int, time_ps: float, topology: Topology | None
     ) -> TrajectoryInfo:
-        """Keep the existing output's frames before `time_ps`, and return the information on it.
-
-        `topology`: of the atoms to add, if it is known.
-        Raises OutputError: the output has other atoms, or no frame before `time_ps`.
-        """
+        """Keep the existing output's frames before `time_ps`, and return the information on it."""
         self.out = link_target(self.out)
         settle(self.out)
         with open_layout(self.out) as old:
@@ -633,10 +625,7 @@ class Writer:
         return block
 
     def _begin(self, block: FrameBlock, names: Sequence[str]) -> None:
-        """Plan the output, or find what is there, and make room for a shard.
-
-        `block`: the first frames. `names`: what they have besides positions.
-        """
+        """Plan the output for the first frames, or find it, and make room for a shard."""
         n_atoms, time_ps = block.n_atoms, min(float(block.time[0]), self._replaced_from_ps)
         self.n_atoms = n_atoms
         self._stored = {
@@ -685,10 +674,7 @@ class Writer:
                 )
 
     def _continue_steps(self, times: NDArray[Any], steps: NDArray[Any]) -> None:
-        """Count times and steps on from the frames of the existing output before new ones.
-
-        `times`, `steps`: of the new frames; empty where none are given.
-        """
+        """Count on from the existing frames before new ones, whose times or steps may be empty."""
         self._replaced_from_ps = np.inf
         for path in self.existing_paths()[:1]:
             with open_layout(path) as layout:

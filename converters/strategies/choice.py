@@ -34,10 +34,7 @@ class CopiedBytes(Conversion):
 
     @classmethod
     def planned(cls, job: Job, copier_address: str) -> Self | None:
-        """Plan a copy by a writer class; None where frames cannot be copied, or not as a whole.
-
-        Raises SourceError: the source is damaged.
-        """
+        """Plan a copy by a writer class; None where frames cannot be copied, or not as a whole."""
         choice, options = job.choice, job.options
         is_selection = choice.atoms is not None or choice.groups or job.transformed
         is_changed = (
@@ -132,7 +129,6 @@ def _cut_frames(tables: Sequence[FrameTable], first: int, stop: int) -> Iterator
 
 
 def _first_times_ps(source: Layout, first: int, plan: LayoutPlan) -> list[float]:
-    """Return the time of the first frame of each segment."""
     starts = list(accumulate(plan.segment_frames, initial=first))[:-1]
     return [float(source.read(start, start + 1, atoms=[]).time[0]) for start in starts]
 
@@ -165,7 +161,6 @@ class References(Conversion):
 
 
 def _take_chunks(tables: list[ChunkTable], job: Job) -> list[ChunkTable]:
-    """Return the chunks of the frames that are converted."""
     frames = np.asarray(job.view.frames, np.int64)
     n_frames = job.view.source.info.n_frames
     is_whole = len(frames) == n_frames and job.view.first == 0

@@ -200,10 +200,7 @@ class Repairs:
     """Fields that the plan must have; see `mdio.layouts.backend.plan_fields`."""
 
     def compare(self, manifest: Mapping[str, Any]) -> None:
-        """Compare all checksums of the repaired output with those of the former one.
-
-        Raises SourceError: they differ: the source is not the one that the output was made from.
-        """
+        """Raise SourceError if checksums of the repaired output and of the former one differ."""
         for key in SUMS:
             names = list(_differing(self.manifest.get(key, {}), manifest.get(key, {})))
             if names:
@@ -324,10 +321,7 @@ class Job:
 
     @cached_property
     def topology_files(self) -> dict[Path, bytes]:
-        """Contents of the topology files beside the output, with its first frame.
-
-        Empty for a repair, whose files exist already.
-        """
+        """Contents of the topology files beside the output; none for a repair, which has them."""
         if self.repairs or self.choice.universe is None:
             return {}
         first = None

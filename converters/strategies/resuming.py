@@ -226,8 +226,6 @@ def find_complete(job: Job, plan: LayoutPlan, *, copies: bool) -> ConvertResult 
     topologies inside and beside it are equal. Where frames were added, its arrays are cut and
     compressed as was best for the former ones, and the options are compared. Native files have no
     manifest: their frames are compared. Outputs that depend on the bonds of a Universe never count.
-
-    `job`, `plan`: the conversion. `copies`: whether frames are copied as bytes.
     """
     start_s = time.perf_counter()
     continues = job.appended or job.repairs or job.options.running.growing
@@ -288,10 +286,7 @@ def _explain_difference(
     stored_values: Mapping[str, Any],
     new_values: Mapping[str, Any],
 ) -> str:
-    """Return how an output differs from the one that `job` would make, and what to do.
-
-    `stored_values`, `new_values`: what is compared of its manifest, and of the one to be written.
-    """
+    """Return how an output differs from the one that `job` would make, and what to do."""
     force, source = "--force (force=True in Python)", manifest["source"]
     options = describe_changed_options(stored_values["recipe"], new_values["recipe"])
     if not options and not {"stop", "end_ps"} & new_values["recipe"].keys():
@@ -315,10 +310,7 @@ COMPARED_NBYTES = 1 << 30
 
 
 def _holds_same(job: Job, plan: LayoutPlan, info: TrajectoryInfo) -> bool:
-    """Return whether a native file holds the frames that a conversion would write.
-
-    Of a large one a sample is compared.
-    """
+    """Return whether a native file holds these frames; of a large one a sample is compared."""
     from mdio.converters.verify import sample, verify
 
     is_source = os.path.realpath(job.out) in map(os.path.realpath, job.files)

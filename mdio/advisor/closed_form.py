@@ -87,10 +87,7 @@ class Prediction:
 
 
 def reference_workload(profile: Profile, layout: str, workload_x: float) -> Workload:
-    """Return the task that the profile was fitted to, computed X times a frame, in a layout.
-
-    Raises PlanError: the layout is unknown, or the factor not a number above 0.
-    """
+    """Return the task that the profile was fitted to, computed X times a frame, in a layout."""
     if not (math.isfinite(workload_x) and 0 < workload_x <= 1e9):
         raise PlanError(f"workload {workload_x!r} is not a number above 0 and up to 1e9")
     family = io_family(access_model(layout))
@@ -121,11 +118,7 @@ def max_quantile(n: int, p: float) -> float:
 def predict(
     profile: Profile, layout: str, gather: str, n_ranks: int, workload: Workload
 ) -> Prediction:
-    """Return the times of `n_ranks` ranks, on nodes that are filled one by one, for a workload.
-
-    Raises PlanError: the layout or gather is unknown, or `n_ranks` is not an integer from 1 to
-    `MAX_RANKS`.
-    """
+    """Return the times of `n_ranks` ranks, on nodes that are filled one by one, for a workload."""
     layout, gather = access_model(layout), gather_model(gather)
     if isinstance(n_ranks, bool) or not isinstance(n_ranks, int) or not 1 <= n_ranks <= MAX_RANKS:
         raise PlanError(f"{n_ranks!r} ranks: expected a whole number from 1 to {MAX_RANKS:,}")

@@ -91,9 +91,6 @@ def read_timings(path: str | Path) -> list[TimingRow]:
     """Read timings from a CSV file with the columns of `TimingRow`; others are ignored.
 
     ``machine``, ``executor`` and the columns that may be None may be left out or empty.
-
-    Raises SourceError: the file is missing, empty or not CSV, lacks a column, or has an impossible
-    value; the message names file, line and column.
     """
     try:
         with Path(path).open(encoding="utf-8-sig", newline="") as file:
@@ -152,7 +149,6 @@ def rows_of_executor(
     """Return the rows of one executor, and notes on the choice and on layouts that count as one.
 
     `executor`: its name; None: the only one, or else mpi. `path`: of the table, for messages.
-    Raises SourceError: it has no row, or several executors have rows and none of them is mpi.
     """
     names = sorted({row.executor for row in rows})
     names_text = list_text([name or "none" for name in names])
@@ -258,7 +254,6 @@ def measured_task(rows: Sequence[TimingRow], base: Profile) -> Task:
 
 
 def _unaccounted_s(row: TimingRow) -> float:
-    """Return the total of a row minus its parts, s."""
     parts = (row.t_comp_mean_s, row.t_io_mean_s, row.t_open_mean_s, row.t_comm_mean_s)
     return row.t_total_max_s - sum(part or 0.0 for part in parts)
 
@@ -443,11 +438,10 @@ def fit_profile(
 ) -> Profile:
     """Return the profile of the machine that these rows were measured on.
 
-    `rows`: measured runs of one machine; a row of one rank is enough. `name`, `source`: put into
-    the profile. `cores_per_node`: of that machine; None: as in the rows, or else in `base`.
-    `base`: values of the priors; by default the profile ``comet``, whose task is assumed to be the
-    one measured. `wide_priors`: use wide priors, for a `base` without measurements.
-    Raises PlanError: there is no row.
+    `rows`: measured runs of one machine; a row of one rank is enough. `cores_per_node`: of that
+    machine; None: as in the rows, or else in `base`. `base`: values of the priors; by default the
+    profile ``comet``, whose task is assumed to be the one measured. `wide_priors`: use wide priors,
+    for a `base` without measurements.
     """
     if not rows:
         raise PlanError("no measured row to fit a profile to")

@@ -44,10 +44,7 @@ class Calibration:
 
 
 def read_calibration(text: str) -> Calibration:
-    """Read ``[LAYOUT=]T.json``, a file of ``mdio analyze --timings``; without LAYOUT, ``as-is``.
-
-    Raises SourceError: it cannot be read, is not a file of timings, or has an impossible number.
-    """
+    """Read ``[LAYOUT=]T.json``, a file of ``mdio analyze --timings``; without LAYOUT, ``as-is``."""
     layout, equals, path = text.partition("=")
     if not equals or Path(text).exists():
         layout, path = "as-is", text
@@ -65,8 +62,6 @@ def calibrate(forecaster: Forecaster, calibrations: Sequence[Calibration]) -> Fo
 
     Reading and computing are scaled by the mean ratio of runs and forecasts; a profile is also
     fitted to the runs.
-
-    Raises PlanError: a run is of a layout that was not measured.
     """
     measurements = forecaster.measurements
     io_factors, comp_factors = [], []
@@ -233,7 +228,6 @@ class Forecaster:
         )
 
     def _nbytes(self, trial: Trial) -> float:
-        """Return the bytes that one pass reads."""
         return trial.read_nbytes_frame * self.measurements.source.n_frames
 
     def _min_io_s(self, trial: Trial) -> float:
@@ -369,7 +363,6 @@ class Forecaster:
 
 
 def _relative_spread(run: SampleRun) -> float:
-    """Return the spread of a run's loop as a share of it."""
     parts: Sequence[Spread] = (run.t_io_frame_s, run.t_comp_frame_s, run.t_rest_frame_s)
     loop_s = sum(part.quartile for part in parts)
     spread_s = math.hypot(*(part.median - part.low for part in parts))

@@ -88,8 +88,6 @@ def scratch(target: Path) -> Iterator[Path]:
     """Yield a temporary folder in `target`, and remove it however the work ends.
 
     Folders of killed processes of this host are removed first.
-
-    Raises OutputError: the folder cannot be made.
     """
     host = re.sub(r"[^A-Za-z0-9]", "_", socket.gethostname())[:40]
     for leftover in target.glob(f"{PREFIX}{host}-*"):
@@ -122,10 +120,7 @@ def convert_trial(
     overlap: str | None = None,
     top: str | PathLike[str] | None = None,
 ) -> tuple[float, int, float]:
-    """Convert some frames; return the seconds, the bytes of the output, and seconds of CPU time.
-
-    Raises MdioError: as `mdio.convert`.
-    """
+    """Convert some frames; return the seconds, the bytes of the output, and seconds of CPU time."""
     cpu_before_s = _cpu_s()
     assert candidate.to is not None
     options: dict[str, Any] = dict(candidate.options)
@@ -302,10 +297,7 @@ class InterleavedRepeats:
         self._begin_stage(f"{TRIALS}, for some {duration(seconds)}")
 
     def measure(self, candidate_runs: list[CandidateRuns]) -> None:
-        """Convert, run from memory, run from disk; add the times to the runs and this object.
-
-        Call `run_source` first.
-        """
+        """Convert, run from memory, run from disk; add the times to the runs and this object."""
         for repeat in self._repeats(CONVERSIONS_SHARE):
             self._begin_stage("trial conversions")
             for one_candidate in candidate_runs:
@@ -555,9 +547,6 @@ def measure(
     Parameters are those of `mdio.advisor.advise.advise`. `shared_bandwidths`: of several machines
     together. `forecast`: forecasts all passes from measurements of the source alone; the result
     limits the time of further measurements.
-
-    Raises PlanError, SourceError: something cannot be opened, selected or imported. BlockError: the
-    analysis itself fails. OutputError: the target folder is missing or cannot be written to.
     """
     started_at = time.monotonic()
     limits = limits or Limits()
@@ -737,7 +726,6 @@ def _n_fitting(info: TrajectoryInfo, free: int) -> int:
 
 
 def _parallel_hdf5() -> bool:
-    """Return whether ranks can write one HDF5 file together."""
     try:
         import h5py
     except ImportError:

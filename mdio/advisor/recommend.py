@@ -211,13 +211,12 @@ def recommend(
 ) -> Decision:
     """Decide which layout serves best.
 
-    `measurements`: from `mdio.advisor.measure`. `ranks`: number of processes of the analysis.
-    `passes`: number of analyses of the trajectory. `profile`: machine of the analysis; None: the
-    one that was measured. `calibrations`: runs of this analysis on that machine. `cache`: passes
-    read from storage (``cold``), from memory (``warm``), or from memory if it is large enough
-    (``auto``). `nodes`: machines like the one that was measured, over which ranks are spread.
-    `under_mpi`: whether commands are for ranks on one machine, too.
-    Raises PlanError: numbers below 1, calibrations that do not fit the measurements.
+    `ranks`: number of processes of the analysis. `passes`: number of analyses of the trajectory.
+    `profile`: machine of the analysis; None: the one that was measured. `calibrations`: runs of
+    this analysis on that machine. `cache`: passes read from storage (``cold``), from memory
+    (``warm``), or from memory if it is large enough (``auto``). `nodes`: machines like the one that
+    was measured, over which ranks are spread. `under_mpi`: whether commands are for ranks on one
+    machine, too.
     """
     for name, value in (("ranks", ranks), ("passes", passes), ("nodes", nodes)):
         if value < 1:

@@ -13,10 +13,7 @@ from mdio.core.words import aligned, duration, plural
 
 
 def save_advice(decision: Decision, path: str | PathLike[str]) -> None:
-    """Write the report as one self-contained HTML file.
-
-    Raises MissingExtraError: matplotlib is not installed. OutputError: the file cannot be written.
-    """
+    """Write the report as one self-contained HTML file."""
     check_report(path)
     save_page(path, _capital(headline(decision)), _sections(decision))
 
