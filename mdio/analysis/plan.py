@@ -154,10 +154,7 @@ class Plan:
 
 
 def _load_universe(system: System) -> Universe:
-    """Return the Universe of the atoms that are read.
-
-    Raises PlanError: a stored group is read, but the topology is that of the full system.
-    """
+    """Return the Universe of the atoms that are read."""
     universe = system.universe
     if len(universe.atoms) != system.layout.info.n_atoms:
         raise PlanError(
@@ -192,10 +189,7 @@ class Request:
     """Transformations of frames; see `mdio.layouts.views.options.FrameChoice.transformation`."""
 
     def plan(self) -> Plan:
-        """Open the trajectory, choose blocks, prepare the kernel.
-
-        Raises PlanError, SourceError, CorruptLayoutError: as `mdio.analysis.driver.analyze`.
-        """
+        """Open the trajectory, choose blocks, prepare the kernel."""
         try:
             return self._plan()
         except AtomCountError:
@@ -322,10 +316,7 @@ class Request:
     def _notes_on_cut(
         self, system: System, transformed: TransformedLayout, atoms: AtomIndices | None, frames: Any
     ) -> tuple[str, ...]:
-        """Return notes where the box cuts molecules among the atoms that are centred or fitted.
-
-        `atoms`: those of the kernel. `frames`: numbers of the frames.
-        """
+        """Return notes where the box cuts molecules among the atoms that are centred or fitted."""
         from mdio.converters.periodic import notes_on_cut
 
         # Where the fitted atoms are analysed, the analysis looks at all frames for cuts.

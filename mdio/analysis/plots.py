@@ -65,10 +65,7 @@ STYLE: dict[Any, Any] = {
 
 @contextmanager
 def figure(height_in: float) -> Iterator[tuple[Any, Any]]:
-    """Yield a matplotlib figure of the common width and style, and its axes.
-
-    It is independent of pyplot, which would keep it.
-    """
+    """Yield a figure in the common style, and its axes; not of pyplot, which would keep it."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 

@@ -63,9 +63,6 @@ def index_together(trajectory: Any, comm: Any) -> None:
     """Index XTC and TRR files that have no index yet, each rank a part of them (collective).
 
     Errors are ignored: opening the file will raise them.
-
-    `trajectory`: a path, several, or an open layout, which is not indexed; the same on all ranks.
-    `comm`: an mpi4py intracommunicator.
     """
     if isinstance(trajectory, Layout):
         return
@@ -160,10 +157,7 @@ def analyze_on_ranks(
 
 
 def _scale_progress(progress: Progress, plan: Plan, n_ranks: int) -> Progress:
-    """Return a callback for rank 0 that assumes equal progress of all ranks.
-
-    Ranks do not communicate until their blocks are done.
-    """
+    """Return a callback for rank 0 that assumes equal progress of all: they do not communicate."""
     n_left = len(plan.frames)
 
     def report(n_frames: int, nbytes: int) -> None:
@@ -228,10 +222,7 @@ def _pickle(plan: Plan, request: Request) -> bytes:
 
 
 def _gather(own_results: OwnResults, plan: Plan, comm: Any, mode: GatherMode) -> list[Gathered]:
-    """Gather the times of all frames and, for a `Stack`, all rows, without copies.
-
-    Raises BlockError: blocks have rows of different shapes or types (on all ranks).
-    """
+    """Gather the times of all frames and, for a `Stack`, all rows, without copies."""
     states = [result.state for _, result in own_results if result.state is not None]
     parts = [part for state in states for part in state[0]]
     own_dtypes = list(dict.fromkeys(part.dtype for part in parts))

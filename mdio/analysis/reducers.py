@@ -64,11 +64,7 @@ RETURNS = {"lift": "the state of the rows", "merge": "the merged state", "finish
 
 
 def call_reducer(reducer: Reducer, method: str, *arguments: Any) -> Any:
-    """Call a method of a reducer, and return its value.
-
-    Raises BlockError: it failed. PlanError: its value is None, as without ``return``, or has masked
-    values.
-    """
+    """Call a method of a reducer, and return its value, which is neither None nor masked."""
     name = f"{type(reducer).__name__}.{method}()"
     try:
         value = getattr(reducer, method)(*arguments)
@@ -232,11 +228,7 @@ class Histogram(Reducer):
 
 
 def result_of(reducer: Reducer, states: Iterable[State]) -> Rows:
-    """Return the result of all frames, from the states of blocks in their order.
-
-    Raises BlockError: the reducer failed, or the states do not fit together. PlanError: it returns
-    None or masked values.
-    """
+    """Return the result of all frames, from the states of blocks in their order."""
     try:
         state = reduce(partial(call_reducer, reducer, "merge"), states)
         result = np.asarray(call_reducer(reducer, "finish", state))
@@ -256,10 +248,7 @@ def _squared(values: Rows) -> Rows:
 
 
 def _numbers(reducer: Reducer, rows: Rows, kinds: str = "biufc") -> Rows:
-    """Return rows of numbers, whose types are of these `kinds`, as an array.
-
-    Raises TypeError: they are others, such as text.
-    """
+    """Return rows of these `kinds` of numbers as an array; raises TypeError: they are others."""
     numbers = np.asarray(rows)
     if numbers.dtype.kind in kinds:
         return numbers

@@ -45,10 +45,7 @@ class Lags:
 
     @classmethod
     def of(cls, time: NDArray[np.float64], max_lag_ps: float | None) -> Lags:
-        """Return the lags between frames at `time` (F,), in ps, of up to `max_lag_ps`.
-
-        Raises PlanError: fewer than two frames, or frames that lie unevenly.
-        """
+        """Return the lags between frames at `time` (F,) in ps; raises PlanError: uneven."""
         n_frames = len(time)
         if n_frames < 2:
             raise PlanError("one frame alone has no lags; choose two or more")

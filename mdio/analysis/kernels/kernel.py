@@ -42,10 +42,7 @@ EXAMPLE_ADDRESS = "mykernels:end_to_end"
 
 
 def field_names(fields: Any) -> tuple[str, ...]:
-    """Return names of per-atom arrays as a tuple; a text may have several, with commas.
-
-    Raises PlanError: there is none, or one that blocks do not have.
-    """
+    """Return names of per-atom arrays as a tuple; a text may have several, with commas."""
     names = fields.split(",") if isinstance(fields, str) else fields
     if not isinstance(names, Collection) or not names or not {*names} <= {*FIELDS}:
         raise PlanError(f"the fields are {fields!r}; choose from {', '.join(FIELDS)}")
@@ -58,7 +55,6 @@ def _plain_names(
     """Return the names of columns or rows, any iterable with an order, as a tuple; None is none.
 
     A list stays one, with which users compare it.
-    Raises PlanError: they have no order, or are not all of these `kinds`.
     """
     if names is None:
         return ()
@@ -266,7 +262,6 @@ def import_callable(address: str) -> Callable[..., Any]:
 
     The folder comes last on the path of imports, so that no file in it takes the place of a
     library. It stays there: workers that are started later import the module themselves.
-    Raises PlanError: there is no such module, or nothing in it that can be called.
     """
     module_name, _, name = address.partition(":")
     module_name = module_name.removesuffix(".py")  # as people name a file
@@ -452,7 +447,6 @@ def find_kernel(name: str) -> Callable[..., Kernel]:
     """Return the class that the command line calls `name`, or one at ``module:Class``.
 
     A function, ``module:function``, becomes a `UserKernel`.
-    Raises PlanError: there is none.
     """
     if ":" in name:
         imported: Any = import_callable(name)
@@ -527,11 +521,7 @@ def kernel_options(arguments: Mapping[str, Any]) -> Collection[str]:
 
 
 def make_kernel(kernel: Kernel | BlockFunction | str, select: Any = None, **options: Any) -> Kernel:
-    """Return `kernel`, or make one of a name or a function, a selection of atoms and `options`.
-
-    A name is one of `KERNELS`, or ``module:function`` or ``module:Class``.
-    Raises PlanError: `kernel` is neither, or options are given besides a kernel, which has its own.
-    """
+    """Return `kernel`, or make one of a name or a function, a selection of atoms and `options`."""
     if select is not None:
         options["select"] = select
     if isinstance(kernel, str):
