@@ -112,24 +112,13 @@ class Comparison:
         compare in the output and the source, ascending. `nbytes`: bytes to compare, of evenly
         spread frames; None = all. If one of these differs, all are compared.
         """
-        n_pairs = n_compared = len(old_frames)
-        if nbytes is not None:
-            n_compared = max(MIN_COMPARED, nbytes // max(1, self.source.info.frame_nbytes))
-        if n_compared < n_pairs:
-            sample = np.unique(np.linspace(0, n_pairs - 1, n_compared).astype(int))
-            if self._compare_all(read, follows, old_frames[sample], new_frames[sample]).all():
-                return np.ones(n_pairs, bool)
-        return self._compare_all(read, follows, old_frames, new_frames)
-
-    def _compare_all(
-        self,
-        read: Callable[[int, int], FrameBlock],
-        follows: Callable[[Numbers], Bools],
-        old_frames: Numbers,
-        new_frames: Numbers,
-    ) -> Bools:
-        is_equal = np.ones(len(old_frames), bool)
-        max_frames = max(1, RUN_NBYTES // max(1, self.source.info.frame_nbytes))
+        n_pairs, frame_nbytes = len(old_frames), max(1, self.source.info.frame_nbytes)
+        is_equal = np.ones(n_pairs, bool)
+        if nbytes is not None and n_pairs > (n := max(MIN_COMPARED, nbytes // frame_nbytes)):
+            sample = np.unique(np.linspace(0, n_pairs - 1, n).astype(int))
+            if self.compare(read, follows, old_frames[sample], new_frames[sample], None).all():
+                return is_equal
+        max_frames = max(1, RUN_NBYTES // frame_nbytes)
         breaks = np.flatnonzero(~follows(old_frames) | (np.diff(new_frames) != 1)) + 1
         for begin, end in pairwise([0, *breaks.tolist(), len(old_frames)]):
             for first in range(begin, end, max_frames):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from os import PathLike
 from typing import Any
 
@@ -105,26 +105,25 @@ def source_view(
     frame once.
     """
     manifest = layout.manifest
-    frames: Any = None
-    atoms = None
-    unreadable = None
-    transformed: Layout = source
-    if manifest is not None:
-        unreadable = manifest["source"].get("unreadable_frames")
-        runs = manifest["frames"]
-        frames = range(*runs[0]) if len(runs) == 1 else indices_from_runs(runs)
-        atoms = _atoms_of(manifest)
-        transformed = _transformed(manifest, source, top)
-        matched = (manifest["source"].get("joined") or {}).get("matched")
-        if matched is None and source.info.n_frames > manifest["source"]["n_frames"]:
-            matched = _key_of_grown(layout, source)
-        if matched is not None:
-            n_source = source.info.n_frames
-            readable = np.setdiff1d(np.arange(n_source), indices_from_runs(unreadable or []))
-            view = ViewLayout(source.path, source=transformed, frames=readable, atoms=atoms)
-            frames = readable[_match(layout, view, matched)]
-            source = _chain_frames(source, frames)  # whose bytes can be copied
-            transformed, frames = _transformed(manifest, source, top), None
+    if manifest is None:
+        return ViewLayout(source.path, source=source), source
+    unreadable = manifest["source"].get("unreadable_frames")
+    runs = manifest["frames"]
+    frames: Any = range(*runs[0]) if len(runs) == 1 else indices_from_runs(runs)
+    atoms = _atoms_of(manifest)
+    transformed = _transformed(manifest, source, top)
+    matched = (manifest["source"].get("joined") or {}).get("matched")
+    has_grown = source.info.n_frames > manifest["source"]["n_frames"]
+    if matched is None and has_grown and not n_left_out(layout):
+        with suppress(SourceError):  # frames have neither times nor steps of their own
+            matched = match_keys(read_frame_keys(layout), read_frame_keys(source))[2]
+    if matched is not None:
+        n_source = source.info.n_frames
+        readable = np.setdiff1d(np.arange(n_source), indices_from_runs(unreadable or []))
+        view = ViewLayout(source.path, source=transformed, frames=readable, atoms=atoms)
+        frames = readable[_match(layout, view, matched)]
+        source = _chain_frames(source, frames)  # whose bytes can be copied
+        transformed, frames = _transformed(manifest, source, top), None
     info = source.info
     last = -1 if frames is None or not len(frames) else int(max(frames[0], frames[-1]))
     if last >= info.n_frames or (atoms is not None and atoms.max(initial=-1) >= info.n_atoms):
@@ -208,19 +207,6 @@ def _transformed(
     return layout
 
 
-def _key_of_grown(layout: Layout, source: Layout) -> str | None:
-    """Return the key by which frames are found in a source that has grown: ``ps`` or ``steps``.
-
-    None if frames were chosen by their numbers, or have neither times nor steps of their own.
-    """
-    if n_left_out(layout):
-        return None
-    try:
-        return match_keys(read_frame_keys(layout), read_frame_keys(source))[2]
-    except SourceError:
-        return None
-
-
 def by_program(layout: Layout) -> NDArray[np.int64]:
     """Return the numbers of frames that a program wrote, and no file of the source has."""
     source = (layout.manifest or {}).get("source", {})
@@ -260,10 +246,8 @@ def _match(layout: Layout, source: ViewLayout, key: str) -> NDArray[np.int64]:
     if key == "ps":
         spacing = np.diff(keys).min(initial=np.inf)
         slack = np.minimum(ROUNDING * np.abs(keys), spacing / 4)
-    begin, end = (
-        np.searchsorted(source_keys, keys - slack),
-        np.searchsorted(source_keys, keys + slack, "right"),
-    )
+    begin = np.searchsorted(source_keys, keys - slack)
+    end = np.searchsorted(source_keys, keys + slack, "right")
     if (begin == end).any():
         lacking = keys[begin == end][0]
         text = f"{number_text(lacking)} ps" if key == "ps" else f"step {int(lacking):,}"
@@ -296,14 +280,11 @@ def _match(layout: Layout, source: ViewLayout, key: str) -> NDArray[np.int64]:
 
 def _chain_frames(source: Layout, frames: NDArray[np.int64]) -> Layout:
     """Return the frames of one or several files with these numbers, as a chain."""
-    counts = [stop - start for _, start, stop in source.joined_layouts]
-    edges = np.cumsum([0, *counts])
+    layouts, starts, stops = zip(*source.joined_layouts, strict=True)
+    edges = np.cumsum([0, *np.subtract(stops, starts)])
     file_number = np.searchsorted(edges, frames, "right") - 1
-    in_file = frames - edges[file_number]
-    parts = tuple(parts_of(file_number, in_file))
-    return chain_parts(
-        [layout for layout, *_ in source.joined_layouts], Joining(parts, changes=True)
-    )
+    parts = parts_of(file_number, frames - edges[file_number])
+    return chain_parts(layouts, Joining(tuple(parts), changes=True))
 
 
 def read_frame_keys(layout: Layout) -> FrameKeys:

@@ -397,7 +397,15 @@ class Writer:
         if self._topology is None and self._block is None:
             self.set_atoms(group)
         elif self._indices is not None and group.indices is not self._indices:
-            self._warn_of_other_atoms(group.indices, self._indices)
+            is_as_long = len(group.indices) == len(self._indices)
+            if is_as_long and not np.array_equal(group.indices, self._indices):
+                warnings.warn(
+                    f"{self.out}: frame {self.n_frames} has other atoms of the Universe than the "
+                    "first one, or in another order; the names and residues stored are those of "
+                    "the first",
+                    stacklevel=3,
+                )
+                self._indices = None
         values = {
             name: getattr(group, name)
             for name, is_requested in self._requested.items()
@@ -405,18 +413,6 @@ class Writer:
         }
         step = ts.data.get("step", ts.frame)
         self.write_block(group.positions, box=ts.dimensions, time=ts.time, step=step, **values)
-
-    def _warn_of_other_atoms(
-        self, indices: NDArray[np.int64], own_indices: NDArray[np.int64]
-    ) -> None:
-        """Warn once if a frame has other atoms than those that are stored for all frames."""
-        if len(indices) == len(own_indices) and not np.array_equal(indices, own_indices):
-            warnings.warn(
-                f"{self.out}: frame {self.n_frames} has other atoms of the Universe than the first "
-                "one, or in another order; the names and residues stored are those of the first",
-                stacklevel=4,
-            )
-            self._indices = None
 
     @_one_at_a_time
     def write_block(

@@ -186,7 +186,6 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _options(args: argparse.Namespace) -> ConversionOptions:
-    """Return the options of a conversion."""
     if len(dict(args.groups)) < len(args.groups):
         raise PlanError("a --group name is given twice; every group needs its own")
     if args.mpio and executor_name(args) != "mpi":

@@ -401,7 +401,6 @@ def _has_user_code(words: Sequence[str]) -> bool:
 
 
 def _nothing_stored_note(args: argparse.Namespace) -> str:
-    """Return the note on a run that ended before it stored anything."""
     if getattr(args, "resume", False):
         return "what an earlier run has kept stays as it was"
     return "nothing half-written is left"

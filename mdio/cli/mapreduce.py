@@ -59,7 +59,6 @@ def setup(parser: argparse.ArgumentParser) -> None:
 
 
 def _program(args: argparse.Namespace) -> Any:
-    """Return an object of the program's class."""
     program_class: Any = import_callable(args.program)
     if not isinstance(program_class, type):
         raise PlanError(

@@ -109,11 +109,7 @@ def _exit_quietly(code: Any) -> None:
 
 
 def world(option: str) -> Any:
-    """Return COMM_WORLD for the option that needs MPI.
-
-    Raises MissingExtraError: mpi4py is not installed, or finds no MPI (on rank 0; other ranks leave
-    with its exit code).
-    """
+    """Return COMM_WORLD for the option that needs it; without MPI, rank 0 alone raises an error."""
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
