@@ -51,12 +51,8 @@ from mdio.parallel.pool import PICKLABLE_HINT
 from mdio.parallel.sleeping import allgather, bcast
 
 
-class _NotStoredError(Exception):
-    """There is no index of a file yet."""
-
-
 def _not_stored(path: Path) -> FrameIndex:
-    raise _NotStoredError(path)
+    raise LookupError(path)
 
 
 def index_together(trajectory: Any, comm: Any) -> None:
@@ -90,15 +86,13 @@ def _without_index(
             try:
                 if comes_over_a_network(path) and layout_class.sniff(path):
                     load_index(path, _not_stored)
-            except _NotStoredError:
+            except LookupError:
                 files.append((path, layout_class))
             except (OSError, ValueError):
                 continue  # opening it will raise this
     return files
 
 
-ZLIB_LEVEL = 1
-"""Compression level of zlib."""
 OwnResults = list[tuple[NumberedBlock, BlockResult]]
 
 
@@ -214,7 +208,7 @@ def _pickle(plan: Plan, request: Request) -> bytes:
         copy.prepared = replace(copy.prepared, function=len)  # type: ignore[arg-type]
     try:
         # Compressed, since large messages to ranks that share cores are slow.
-        return zlib.compress(pickle.dumps(copy, pickle.HIGHEST_PROTOCOL), ZLIB_LEVEL)
+        return zlib.compress(pickle.dumps(copy, pickle.HIGHEST_PROTOCOL), 1)
     except Exception as error:  # pickling raises nearly anything
         raise PlanError(
             f"the analysis cannot be sent to other ranks ({error}); {PICKLABLE_HINT}"

@@ -68,7 +68,7 @@ def test_alone_it_shows_five_commands_that_parse(capsys):
         (["info", DCD, "--degrees"], "it is an option of mdio analyze)"),
         (
             ["analyze", "rdf", DCD],
-            "MDAnalysis.analysis.rdf.InterRDF runs on mda.Universe(TOP, FILE, format='MDIO')",
+            "analyses of MDAnalysis and its kits run on mda.Universe(TOP, FILE, format='MDIO')",
         ),
         (["analyze", "hydrogen-bonds", DCD], "HydrogenBondAnalysis runs on"),
         (["analyze", "hbonds", DCD], "HydrogenBondAnalysis runs on"),

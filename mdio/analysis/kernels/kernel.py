@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 BlockFunction = Callable[[FrameBlock], NDArray[Any]]
 """Takes the frames of a block, and returns an array with one row a frame."""
 
-EXAMPLE_ADDRESS = "mykernels:end_to_end"
-
 
 def field_names(fields: Any) -> tuple[str, ...]:
     """Return names of per-atom arrays as a tuple; a text may have several, with commas."""
@@ -268,7 +266,7 @@ def import_callable(address: str) -> Callable[..., Any]:
     if not all(part.isidentifier() for part in module_name.split(".")) or not name:
         parts = Path(module_name).parts  # of a path, as one completes it in a shell
         is_path = bool(parts and name) and all(part.isidentifier() for part in parts)
-        example = f"{'.'.join(parts)}:{name}" if is_path else EXAMPLE_ADDRESS
+        example = f"{'.'.join(parts)}:{name}" if is_path else "mykernels:end_to_end"
         raise PlanError(f"{address}: a module and a function in it are expected, as in {example}")
     folder = str(Path.cwd())
     if folder not in sys.path:
@@ -294,22 +292,8 @@ def import_callable(address: str) -> Callable[..., Any]:
         raise PlanError(f"{address}: {_missing_function(module, name)}")
     if not callable(value):
         raise PlanError(f"{address}: {name!r} is not a function")
-    _warn_of_hidden_file(address, module, Path.cwd())
     function: Callable[..., Any] = value
     return function
-
-
-def _warn_of_hidden_file(address: str, module: ModuleType, folder: Path) -> None:
-    """Warn where a module of this name elsewhere is used, and not that of the working folder."""
-    name = module.__name__.partition(".")[0]
-    imported = Path(getattr(sys.modules[name], "__file__", None) or folder)
-    for hidden in (folder / f"{name}.py", folder / name / "__init__.py"):
-        if hidden.is_file() and imported.is_file() and not hidden.samefile(imported):
-            warnings.warn(
-                f"{address} is that of {imported}, and not of {hidden}: give the file another name",
-                stacklevel=3,
-            )
-            return
 
 
 def _missing_function(module: ModuleType, name: str) -> str:
@@ -482,32 +466,9 @@ def find_kernel(name: str) -> Callable[..., Kernel]:
         )
     raise PlanError(
         f"there is no kernel {name!r}{did_you_mean(name, all_names)}; choose one of {names}, or "
-        f"name your own as module:function; {_hint_at_mdanalysis(name)}"
+        "name your own as module:function; analyses of MDAnalysis and its kits run on "
+        "mda.Universe(TOP, FILE, format='MDIO') (docs/howto.md)"
     )
-
-
-MDANALYSIS_CLASSES = {
-    "rdf": "rdf.InterRDF",
-    "hbond": "hydrogenbonds.HydrogenBondAnalysis",
-    "hydrogen": "hydrogenbonds.HydrogenBondAnalysis",
-    "contact": "contacts.Contacts",
-    "rama": "dihedrals.Ramachandran",
-    "pca": "pca.PCA",
-    "dssp": "dssp.DSSP",
-    "dens": "density.DensityAnalysis",
-}
-"""Classes of ``MDAnalysis.analysis``, by the beginnings of names that users try."""
-
-
-def _hint_at_mdanalysis(name: str) -> str:
-    """Return how to run an analysis that mdio lacks."""
-    plain_name = name.lower().replace("-", "").replace("_", "")
-    analyses = "analyses of MDAnalysis and its kits run"
-    for beginning, class_name in MDANALYSIS_CLASSES.items():
-        if plain_name.startswith(beginning):
-            analyses = f"MDAnalysis.analysis.{class_name} runs"
-            break
-    return f"{analyses} on mda.Universe(TOP, FILE, format='MDIO') (docs/howto.md)"
 
 
 def kernel_options(arguments: Mapping[str, Any]) -> Collection[str]:
