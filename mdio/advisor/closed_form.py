@@ -122,9 +122,7 @@ def predict(
     layout, gather = access_model(layout), gather_model(gather)
     if isinstance(n_ranks, bool) or not isinstance(n_ranks, int) or not 1 <= n_ranks <= MAX_RANKS:
         raise PlanError(f"{n_ranks!r} ranks: expected a whole number from 1 to {MAX_RANKS:,}")
-    cores, storage, noise = profile.cores_per_node, profile.storage, profile.noise
-    fullness = (min(n_ranks, cores) - 1) / (cores - 1) if cores > 1 else 0.0
-    slowdown = 1 + profile.node_slowdown * fullness
+    storage, noise, slowdown = profile.storage, profile.noise, profile.slowdown(n_ranks)
     comp_s = slowdown * workload.t_comp_s / n_ranks
     io_s = slowdown * _mean_io_s(profile, layout, n_ranks, workload)
     spread_s = math.hypot(noise.compute * comp_s, noise.io[layout][gather] * io_s)

@@ -261,9 +261,7 @@ def _unaccounted_s(row: TimingRow) -> float:
 def _read_slowdown(row: TimingRow, base: Profile) -> float:
     if row.n_ranks == 1:
         return 1.0
-    cores = base.cores_per_node
-    fullness = (min(row.n_ranks, cores) - 1) / (cores - 1) if cores > 1 else 0.0
-    return base.storage.read_factor[row.layout] * (1 + base.node_slowdown * fullness)
+    return base.storage.read_factor[row.layout] * base.slowdown(row.n_ranks)
 
 
 def _rows_of_fewest_ranks(rows: Iterable[TimingRow]) -> list[TimingRow]:

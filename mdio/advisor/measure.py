@@ -12,7 +12,7 @@ import tempfile
 import time
 from ast import literal_eval
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
@@ -501,19 +501,13 @@ def find_group(kernel: Kernel, system: System, prepared: Prepared) -> Group | No
     select = getattr(kernel, "select", None)
     if prepared.atoms is None or not isinstance(select, str):
         return None
-    n_read = len(np.unique(prepared.atoms))
     best: Group | None = None
     for text in (select, *(f"({select}) and {addition}" for addition in NARROWER_SELECTIONS)):
-        if best is not None and len(best.indices) == n_read:
-            break
-        try:
+        with suppress(MdioError):
             indices = system.select(text)
-        except MdioError:
-            continue
-        if indices is None or not np.isin(prepared.atoms, indices).all():
-            continue
-        if best is None or len(indices) < len(best.indices):
-            best = Group(text, indices)
+            has_all = indices is not None and np.isin(prepared.atoms, indices).all()
+            if indices is not None and has_all and not (best and len(best.indices) <= len(indices)):
+                best = Group(text, indices)
     return best
 
 

@@ -171,6 +171,12 @@ class Profile:
     measured: Mapping[str, int]
     """Number of rows that the fit used, by ``layout/gather``."""
 
+    def slowdown(self, n_ranks: int) -> float:
+        """Return by which factor ranks are slower than one alone, on nodes filled one by one."""
+        n_others = self.cores_per_node - 1
+        fullness = min(n_ranks - 1, n_others) / n_others if n_others else 0.0
+        return 1 + self.node_slowdown * fullness
+
 
 def load_profile(name: str | Path) -> Profile:
     """Read a profile by the name of one that comes with mdio, or from a TOML file."""

@@ -549,28 +549,14 @@ def _is_memory_error(error: ImportError) -> bool:
     return any(text in str(error) for text in ("Cannot allocate memory", "failed to map segment"))
 
 
-READERS = {
-    "topology": ("parse", "_read_topology", "topology_of", "universe_of"),
-    "trajectory": ("_read_into", "read", "_open", "read_frame"),
-}
-"""Functions that read a topology or a trajectory, by which a traceback shows what was read."""
-
-
 def out_of_memory(error: BaseException) -> str:
     """Return the message for a MemoryError, or for a library that did not fit into memory."""
+    detail = f" ({error})" if str(error) else ""
     if isinstance(error, ImportError):
-        activity = f"loading {error.name or 'a library'}"
-    else:
-        names, trace = set(), error.__traceback__
-        while trace is not None:
-            names.add(trace.tb_frame.f_code.co_name)
-            trace = trace.tb_next
-        parts = (part for part, functions in READERS.items() if names & set(functions))
-        activity = f"reading the {part}" if (part := next(parts, None)) else "working"
-    detail = f" ({error})" if str(error) and isinstance(error, MemoryError) else ""
+        detail = f" while loading {error.name or 'a library'}"
     return (
-        f"out of memory while {activity}{detail}; select fewer atoms, take fewer workers (-w), or "
-        "use a machine with more memory"
+        f"out of memory{detail}; select fewer atoms, take fewer workers (-w), or use a machine with "
+        "more memory"
     )
 
 
