@@ -555,8 +555,8 @@ def out_of_memory(error: BaseException) -> str:
     if isinstance(error, ImportError):
         detail = f" while loading {error.name or 'a library'}"
     return (
-        f"out of memory{detail}; select fewer atoms, take fewer workers (-w), or use a machine with "
-        "more memory"
+        f"out of memory{detail}; select fewer atoms, take fewer workers (-w), or use a machine "
+        "with more memory"
     )
 
 
