@@ -30,6 +30,7 @@ from mdio.analysis.kernels.kernel import (
     Prepared,
     UserKernel,
     check_rows,
+    load_kernel,
 )
 from mdio.analysis.reducers import Stack
 from mdio.analysis.system import System
@@ -186,8 +187,8 @@ def analysis_name(analysis: str | Kernel | BlockFunction) -> str:
     """Return the name of an analysis on the command line."""
     if isinstance(analysis, str):
         return analysis
-    for name, kernel in KERNELS.items():
-        if isinstance(kernel, type) and isinstance(analysis, kernel):
+    for name in KERNELS:
+        if isinstance(analysis, load_kernel(name)):
             return name
     function = analysis.function if isinstance(analysis, UserKernel) else analysis
     module = getattr(function, "__module__", None) or "module"

@@ -10,7 +10,7 @@ from functools import partial
 
 from mdio.advisor.advise import ForecastOptions, advise
 from mdio.advisor.measure import TRIALS, StepProgress
-from mdio.analysis.kernels.kernel import KERNELS
+from mdio.analysis.kernels.kernel import KERNELS, describe_kernels
 from mdio.analysis.report import check_report
 from mdio.analysis.results import check_output
 from mdio.cli.common import (
@@ -44,7 +44,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
         "--analysis KERNEL",
         f"{names}, or module:function of your own (default: rmsd)",
         default="rmsd",
-        completions=KERNELS,
+        completer=describe_kernels,
     )
     add(parser, "--select SEL", "atoms that the analysis uses")
     add(

@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import Any, cast
 
 from mdio.analysis.driver import analyze
-from mdio.analysis.kernels.kernel import FORMER_NAMES, KERNELS, Kernel, find_kernel
+from mdio.analysis.kernels.kernel import (
+    FORMER_NAMES,
+    KERNELS,
+    Kernel,
+    describe_kernels,
+    find_kernel,
+    load_kernel,
+)
 from mdio.analysis.plan import Trajectory
 from mdio.analysis.results import (
     PLOT_SUFFIXES,
@@ -121,7 +128,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
         f"{', '.join(KERNELS)}, one of an installed package (any other name lists all), or "
         "module:function for a function of yours that takes a block of frames and returns an array "
         "with one row per frame (module:Class for a Kernel)",
-        completions=KERNELS,
+        completer=describe_kernels,
     )
     add_trajectory(parser)
     add_source(parser)
@@ -161,7 +168,7 @@ def _kernel_arguments(args: argparse.Namespace) -> dict[str, object]:
         arguments[name] = value
         if name not in signature(find_kernel(args.kernel)).parameters:
             kernels = [
-                kernel for kernel in KERNELS if name in signature(KERNELS[kernel]).parameters
+                kernel for kernel in KERNELS if name in signature(load_kernel(kernel)).parameters
             ]
             value_text = "" if value is True else f" {value}"
             raise PlanError(

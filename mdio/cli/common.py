@@ -14,7 +14,6 @@ from dataclasses import MISSING, fields
 from functools import partial
 from inspect import signature
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from mdio.core.errors import OutputError, PlanError
@@ -47,14 +46,14 @@ def add(
     text: str,
     parse: Callable[[str], Any] | None = None,
     *,
-    completions: Mapping[str, Any] = MappingProxyType({}),
+    completer: Callable[..., dict[str, str]] | None = None,
     **keywords: Any,
 ) -> None:
     """Add an option or a positional argument to `parser`, or to a group of one.
 
     `names`: its names and the name of its value, ``-w --workers N``; an option without one is a
-    flag. `text`: its help. `parse`: parses its value. `completions`: classes by name, which shells
-    complete; other values are allowed, too. `keywords`: arguments of `add_argument`.
+    flag. `text`: its help. `parse`: parses its value. `completer`: called by argcomplete, returns
+    values and descriptions, which zsh and fish show. `keywords`: arguments of `add_argument`.
     """
     *flags, value_name = names.split()
     if value_name.startswith("-"):
@@ -67,12 +66,8 @@ def add(
             keywords.setdefault("action", _Once)
     keywords |= {} if parse is None else {"type": parse}
     action = parser.add_argument(*flags, help=text, **keywords)
-    if completions:
-        # argcomplete calls it; zsh and fish show the descriptions of the classes.
-        action.completer = lambda **_: {
-            name: (completion.__doc__ or "").partition("\n")[0].partition(":")[0]
-            for name, completion in completions.items()
-        }
+    if completer is not None:
+        action.completer = completer
 
 
 if TYPE_CHECKING:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import re
 import sys
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cache, partial
 from importlib import import_module
 from inspect import signature
 from numbers import Real
@@ -381,48 +382,41 @@ def check_switch(name: str, value: Any) -> None:
         raise PlanError(f"{name} is {value!r}; give True or False")
 
 
-class _Kernels(Mapping[str, Callable[..., Kernel]]):
-    """Classes by name, imported when they are needed; iteration yields those of mdio."""
-
-    _homes = {  # noqa: RUF012 - never changed
-        "rmsd": "geometry:RMSD",
-        "dihedrals": "dihedrals:Dihedrals",
-        "pairs": "geometry:Pairs",
-        "rgyr": "geometry:RadiusOfGyration",
-        "rmsf": "geometry:RMSF",
-        "msd": "correlations:MSD",
-        "vacf": "correlations:VACF",
-        "reference-distances": "geometry:ReferenceDistances",
-    }
-
-    def __getitem__(self, name: str) -> Callable[..., Kernel]:
-        if name not in self._homes:
-            return self.others[name]
-        address = f"mdio.analysis.kernels.{self._homes[name]}"
-        return cast(Callable[..., Kernel], load_class(address))
-
-    @cached_property
-    def others(self) -> Mapping[str, Callable[..., Kernel]]:
-        """Kernels of other distributions; searched when a name is none of mdio."""
-        from mdio.core.plug_ins import find_plug_ins  # seldom needed
-
-        to_kernel = partial(partial, UserKernel)
-        self.problems: dict[str, str] = {}
-        """By name, why a kernel of another distribution cannot be used."""
-        return find_plug_ins("mdio.kernels", Kernel, self._homes, to_kernel, self.problems)  # type: ignore[type-abstract]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._homes or name in self.others
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._homes)
-
-    def __len__(self) -> int:
-        return len(self._homes)
+KERNELS = {
+    "rmsd": "geometry:RMSD",
+    "dihedrals": "dihedrals:Dihedrals",
+    "pairs": "geometry:Pairs",
+    "rgyr": "geometry:RadiusOfGyration",
+    "rmsf": "geometry:RMSF",
+    "msd": "correlations:MSD",
+    "vacf": "correlations:VACF",
+    "reference-distances": "geometry:ReferenceDistances",
+}
+"""Classes in this folder by their names on the command line, imported when they are needed."""
 
 
-KERNELS = _Kernels()
-"""Kernels by name on the command line."""
+def load_kernel(name: str) -> type[Kernel]:
+    """Import the class of one of `KERNELS`."""
+    return cast(type[Kernel], load_class(f"mdio.analysis.kernels.{KERNELS[name]}"))
+
+
+def describe_kernels(**_: Any) -> dict[str, str]:
+    """Return what each of `KERNELS` computes, for shells that complete its name."""
+    descriptions = {name: load_kernel(name).__doc__ or "" for name in KERNELS}
+    return {name: re.split("[:\n]", text)[0] for name, text in descriptions.items()}
+
+
+@cache
+def other_kernels() -> tuple[Mapping[str, Callable[..., Kernel]], Mapping[str, str]]:
+    """Return kernels of other distributions by name, and why others cannot be used."""
+    from mdio.core.plug_ins import find_plug_ins  # seldom needed
+
+    problems: dict[str, str] = {}
+    to_kernel = partial(partial, UserKernel)
+    kernels = find_plug_ins("mdio.kernels", Kernel, KERNELS, to_kernel, problems)  # type: ignore[type-abstract]
+    return kernels, problems
+
+
 FORMER_NAMES = {"distances": "reference-distances"}
 """Former names of kernels, which are accepted with a warning, and the present ones."""
 
@@ -452,10 +446,13 @@ def find_kernel(name: str) -> Callable[..., Kernel]:
             stacklevel=2,
         )
     if name in KERNELS:
-        return KERNELS[name]
-    if name in KERNELS.problems:
-        raise PlanError(f"there is no kernel {name!r}: {KERNELS.problems[name]}")
-    all_names = [*KERNELS, *KERNELS.others]
+        return load_kernel(name)
+    others, problems = other_kernels()
+    if name in others:
+        return others[name]
+    if name in problems:
+        raise PlanError(f"there is no kernel {name!r}: {problems[name]}")
+    all_names = [*KERNELS, *others]
     names = ", ".join(all_names)
     if Path(name).suffix == ".py" and Path(name).exists():
         raise PlanError(f"{name}: which function in it? write {Path(name).stem}:FUNCTION")
