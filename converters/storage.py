@@ -102,13 +102,11 @@ def _bitpacked_nbytes(frames: NDArray[np.float32], quantised_format: QuantisedFo
 
 
 def direct_for(requested: str, plan: LayoutPlan, target: Path) -> Direct:
-    """Return whether large writes go past the page cache; raises PlanError for another word.
+    """Return whether large writes go past the page cache.
 
     With auto, only on a disk of this machine: if the output is large beside the memory, always; if
     it is just large, where the disk proves fast. Networks were not measured.
     """
-    if requested not in ("on", "off", "auto"):
-        raise PlanError(f"--direct {requested}: give on, off or auto")
     if requested != "auto":
         return requested == "on"
     nbytes = float(plan.nbytes)

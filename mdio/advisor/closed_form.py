@@ -29,7 +29,7 @@ Chen and Tyler, "Accurate approximation to the extreme order statistics of Gauss
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist
 
@@ -57,16 +57,6 @@ class Workload:
     result_nbytes_per_frame: float = 16.0
     n_files: int | None = None
     """Files of a chain that each rank opens; None: one for each rank."""
-
-    def __post_init__(self) -> None:
-        """Check the figures."""
-        for name, value in asdict(self).items():
-            if value is None:
-                continue
-            if not math.isfinite(value) or value < 0:
-                raise PlanError(f"workload: {name} is {value!r}, expected a number of 0 or more")
-        if self.n_frames < 1 or self.t_comp_s + self.t_io_s <= 0:
-            raise PlanError("workload: it has no frames, or takes no time; expected both above 0")
 
 
 @dataclass(frozen=True)

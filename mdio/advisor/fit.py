@@ -40,7 +40,7 @@ from mdio.advisor.profile import (
     io_family,
     load_profile,
 )
-from mdio.core.errors import PlanError, SourceError
+from mdio.core.errors import SourceError
 from mdio.core.words import list_text
 
 MAX_ROWS = 10_000
@@ -441,8 +441,6 @@ def fit_profile(
     profile ``comet``, whose task is assumed to be the one measured. `wide_priors`: use wide priors,
     for a `base` without measurements.
     """
-    if not rows:
-        raise PlanError("no measured row to fit a profile to")
     prior = base or load_profile("comet")
     start = _starting_profile(
         rows, prior, cores_per_node, name, source, prior_is_measured=not wide_priors

@@ -144,8 +144,6 @@ def _task(forecaster: Forecaster) -> Task:
 GATHER_NAMES = {"gather": "blocking", "global-array": "one-sided"}
 """Names of the model's gathers on the command line."""
 
-CACHES = ("auto", "cold", "warm")
-"""Passes read from storage (cold) or memory (warm); auto: from memory if the layout fits."""
 EXTRAPOLATION = 0.05
 """Relative error of extrapolating from a sample to the whole trajectory, besides its repeats."""
 MEMORY_SHARE = 0.5
@@ -189,7 +187,7 @@ class Forecaster:
     comp_factor: float = 1.0
     """Time of computing a frame in calibration runs, relative to the sample's."""
     cache: str = "auto"
-    """One of `CACHES`."""
+    """Passes read from storage (cold) or memory (warm); auto: from memory if the layout fits."""
     nodes: int = 1
     """Machines like this one over which ranks are spread."""
 
@@ -335,13 +333,16 @@ class Forecaster:
             return 0.0, 0.0
         n_frames = self.measurements.source.n_frames
         seconds = trial.convert_frame_s.quartile * n_frames
+        # What waits for storage takes as long for any number of workers of a node.
+        nodes = math.ceil(n_ranks / self.profile.cores_per_node) if self.profile else 1
         if trial.layout == "local-copy":
-            seconds = max(seconds, self._copy_to_nodes_s(trial, n_ranks))
+            if self.profile is not None:  # every node gets its own copy
+                storage = self.profile.storage
+                rate = min(storage.node_bytes_per_s, storage.aggregate_bytes_per_s / nodes)
+                seconds = max(seconds, trial.nbytes / rate)
         elif not trial.one_writer or (self.profile and self.measurements.host.parallel_hdf5):
             n_cores = self.nodes * self.measurements.host.cores
             cores = n_ranks if self.profile else min(n_ranks, n_cores)
-            # What waits for storage takes as long for any number of workers of a node.
-            nodes = math.ceil(n_ranks / self.profile.cores_per_node) if self.profile else 1
             share = trial.convert_cpu_share
             seconds *= share * trial.convert_workers / cores + (1 - share) / nodes
         if self.profile is not None:
@@ -351,15 +352,6 @@ class Forecaster:
             seconds = max(seconds, self.measurements.source.nbytes / self.storage_nbytes_per_s)
         relative = math.hypot(trial.convert_frame_s.relative, 2 * self._extrapolation_error())
         return trial.convert_fixed_s.quartile + seconds, min(relative, 1.0)
-
-    def _copy_to_nodes_s(self, trial: Trial, n_ranks: int) -> float:
-        """Return the seconds until every node has its own copy."""
-        if self.profile is None:
-            return 0.0
-        storage = self.profile.storage
-        nodes = math.ceil(n_ranks / self.profile.cores_per_node)
-        rate = min(storage.node_bytes_per_s, storage.aggregate_bytes_per_s / nodes)
-        return trial.nbytes / rate
 
 
 def _relative_spread(run: SampleRun) -> float:

@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from mdio.advisor.forecast import CACHES, Calibration, Forecast, Forecaster, Total, calibrate
+from mdio.advisor.forecast import Calibration, Forecast, Forecaster, Total, calibrate
 from mdio.advisor.measurements import SCHEMA, Measurements, Trial, segments_for
 from mdio.advisor.profile import Profile
 from mdio.core.errors import PlanError
@@ -218,11 +218,6 @@ def recommend(
     was measured, over which ranks are spread. `under_mpi`: whether commands are for ranks on one
     machine, too.
     """
-    for name, value in (("ranks", ranks), ("passes", passes), ("nodes", nodes)):
-        if value < 1:
-            raise PlanError(f"{value} {name}: give 1 or more")
-    if cache not in CACHES:
-        raise PlanError(f"cache is {cache!r}; it may be {', '.join(CACHES)}")
     forecaster = Forecaster(measurements, profile, cache=cache, nodes=nodes)
     if calibrations:
         forecaster = calibrate(forecaster, calibrations)

@@ -25,7 +25,6 @@ from mdio.cli.common import (
     print_json,
 )
 from mdio.cli.workers import all_ranks
-from mdio.core.errors import PlanError
 from mdio.layouts.views.options import Reading
 from mdio.parallel.executors import Serial
 
@@ -99,10 +98,6 @@ def _progress(quiet: bool) -> Iterator[StepProgress | None]:
 def run(args: argparse.Namespace) -> int:
     """Measure, or load measurements, and print the advice."""
     with all_ranks("--mpi", args.words) if args.mpi else nullcontext(Serial()) as executor:
-        if args.replay is None and not args.trajectory:
-            raise PlanError("no trajectory; give one, or saved measurements with --replay")
-        if args.replay is not None and args.trajectory:
-            raise PlanError("--replay decides from saved measurements; leave out the trajectory")
         if args.report is not None:
             check_report(args.report)
         if args.save is not None:

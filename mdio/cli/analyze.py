@@ -48,8 +48,7 @@ from mdio.cli.common import (
     with_settings,
 )
 from mdio.cli.workers import add_workers, executor_name
-from mdio.core.errors import PlanError, SourceError
-from mdio.core.files.store import is_remote
+from mdio.core.errors import PlanError
 from mdio.core.words import duration, human_nbytes, list_text, plural
 from mdio.layouts.base import Layout
 from mdio.layouts.views.opening import ensemble_members
@@ -178,13 +177,6 @@ def _kernel_arguments(args: argparse.Namespace) -> dict[str, object]:
     return arguments
 
 
-def _check_options(args: argparse.Namespace) -> None:
-    if args.gather != "blocking" and executor_name(args) != "mpi":
-        raise PlanError(f"--gather {args.gather} is for ranks of MPI; add --mpi")
-    if args.top is not None and not is_remote(args.top) and not Path(args.top).exists():
-        raise SourceError(f"{args.top}: no such file; give the topology of the trajectory")
-
-
 def _kernel(args: argparse.Namespace) -> Kernel:
     if args.kernel in FORMER_NAMES:
         name = FORMER_NAMES[args.kernel]
@@ -216,7 +208,8 @@ def _n_frames(args: argparse.Namespace) -> int:
 
 def run(args: argparse.Namespace, executor: Executor) -> int:
     """Analyse, save, print a summary; under MPI, only rank 0 saves and prints."""
-    _check_options(args)
+    if args.gather != "blocking" and executor_name(args) != "mpi":
+        raise PlanError(f"--gather {args.gather} is for ranks of MPI; add --mpi")
     kernel = _kernel(args)
     trajectory: Trajectory = args.trajectory
     _check_outputs(args)

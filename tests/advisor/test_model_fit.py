@@ -24,7 +24,7 @@ from mdio.advisor.profile import (
     load_profile,
     save_profile,
 )
-from mdio.core.errors import MdioError, OutputError, PlanError, SourceError
+from mdio.core.errors import MdioError, OutputError, SourceError
 
 CSV = Path(__file__).parents[2] / "bench/paper/published/comet_rmsd.csv"
 ROWS = read_timings(CSV)
@@ -194,11 +194,6 @@ def test_any_rows_give_a_profile_that_predicts(tmp_path_factory, table, n_ranks)
         guess = predict(profile, layout, gather, n_ranks, reference_workload(profile, layout, 1))
         assert all(math.isfinite(value) and value >= 0 for value in asdict(guess).values())
         assert 0 < guess.low_s <= guess.t_total_s <= guess.high_s
-
-
-def test_no_rows():
-    with pytest.raises(PlanError, match="no measured row"):
-        fit_profile([], name="x", source="")
 
 
 def test_profiles_survive_toml(tmp_path):
