@@ -49,7 +49,7 @@ def test_a_function_that_fails(adk, tmp_path, function, text):
         ("allow_lossy", "yes", "'yes'; give a positive step"),
         ("allow_lossy", True, "True; give a positive step"),
         ("cache", "hot", "give one of cold, warm, auto"),
-        ("ranks", "two", "two ranks, 1 passes: give whole numbers"),
+        ("ranks", "two", "two ranks: give a whole number"),
     ],
 )
 def test_arguments_of_another_kind(adk, tmp_path, name, value, expected):
