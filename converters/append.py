@@ -317,13 +317,10 @@ def prepare_continuation(
 
 def check_continues(source: Path, out: Path, options: ConversionOptions) -> None:
     """Raise SourceError unless a source still holds the frames of `out`, every nth of one file."""
-    old = open_layout(out, verify=options.sources.verify)
-    planner = _AppendPlanner(old, None, [source], options.replaced(start=0))
-    try:
+    with open_layout(out, verify=options.sources.verify) as old:
+        planner = _AppendPlanner(old, None, [source], options.replaced(start=0))
         with planner.open_source(source):
             planner.check_same_source(source)
-    finally:
-        old.close()
 
 
 class _AppendPlanner:
