@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from functools import partial
 
 from mdio.advisor.advise import ForecastOptions, advise
-from mdio.advisor.measure import TRIALS, StepProgress
+from mdio.advisor.measure import TRIALS
 from mdio.analysis.kernels.kernel import KERNELS, describe_kernels
 from mdio.analysis.report import check_report
 from mdio.analysis.results import check_output
@@ -63,36 +62,13 @@ def setup(parser: argparse.ArgumentParser) -> None:
     add(parser, "--save-measurements FILE", "save the measurements for --replay", dest="save")
     add(parser, "--replay FILE", "decide from saved measurements, without reading any data")
     add(parser, "--report FILE", "an HTML page with plots and tables")
-    add_output_options(parser, "no progress bar")
+    add_output_options(parser, "do not say how long it takes")
 
 
-def _print_step(text: str, done: int, n_steps: int) -> None:
+def _print_step(text: str, *_: int) -> None:
     """Print the step that states the expected time of the trials; others are not printed."""
-    del done, n_steps
     if text.startswith(TRIALS):
         print(f"mdio advise: {text}", file=sys.stderr)
-
-
-@contextmanager
-def _progress(quiet: bool) -> Iterator[StepProgress | None]:
-    """Yield a callback that draws a bar on a terminal, or else prints the expected time."""
-    if quiet:
-        yield None
-        return
-    if not sys.stderr.isatty():
-        yield _print_step
-        return
-    from tqdm import tqdm
-
-    with tqdm(total=1, desc="advise", unit="step", file=sys.stderr) as bar:
-
-        def advance(text: str, done: int, n_steps: int) -> None:
-            bar.total = n_steps
-            bar.set_postfix_str(text, refresh=False)
-            bar.update(done - bar.n)
-            bar.refresh()
-
-        yield advance
 
 
 def run(args: argparse.Namespace) -> int:
@@ -103,9 +79,9 @@ def run(args: argparse.Namespace) -> int:
         if args.save is not None:
             check_output(args.save, (".json",))
         check_outputs_differ([*args.trajectory, args.top, args.replay], args.save, args.report)
-        with _progress(args.quiet or not executor.is_owner) as progress:
-            arguments = arguments_for(advise, args) | {"trajectory": args.trajectory or None}
-            advice = advise(**arguments, progress=progress, executor=executor)
+        progress = None if args.quiet or not executor.is_owner else _print_step
+        arguments = arguments_for(advise, args) | {"trajectory": args.trajectory or None}
+        advice = advise(**arguments, progress=progress, executor=executor)
         if not executor.is_owner:
             return 0
         if args.report is not None:
