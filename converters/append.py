@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from mdio.converters.opening import read_frame_keys
 from mdio.converters.options import ConversionOptions, ConvertResult
-from mdio.converters.periodic import TransformedLayout, is_fitted_to_source
+from mdio.converters.periodic import TransformedLayout
 from mdio.converters.selection import AtomChoice, check_whole, open_with_topology
 from mdio.converters.storage import StripeRequest
 from mdio.converters.strategies.choice import choose
@@ -538,7 +538,9 @@ class _AppendPlanner:
                     f"{self.old.path} was made with --pbc nojump, which follows atoms from the "
                     "first frame on; convert all files together again"
                 )
-            if is_fitted_to_source(transform_options) and not self.adds_by_number:
+            fits = "fit" in transform_options
+            is_by_file = fits and isinstance(transform_options["fit_reference"], str)
+            if fits and not is_by_file and not self.adds_by_number:
                 raise PlanError(
                     f"{self.old.path} was made with --fit to a frame of its source; convert all "
                     "files together again, or name a file with --fit-reference from the beginning"

@@ -7,7 +7,7 @@ its runs of frames.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -50,17 +50,6 @@ class Fit:
     rotates: bool
     box: NDArray[np.float32]
     """Box of the reference, (6,)."""
-
-    def apply(self, block: FrameBlock) -> None:
-        """Move (and rotate) frames in place, with velocities and forces."""
-        vectors = [block.velocities, block.forces]
-        kernels.fit(
-            block.positions,
-            self.atoms,
-            self.reference,
-            rotate=self.rotates,
-            along=[array for array in vectors if array is not None],
-        )
 
 
 @dataclass(frozen=True)
@@ -107,8 +96,9 @@ class Steps:
             kernels.centre(positions, box, self.centre_atoms)
         if self.wrapped is not None:
             kernels.put_in_cell(positions, box, *self.wrapped)
-        if self.fit is not None:
-            self.fit.apply(block)
+        if (fit := self.fit) is not None:
+            along = [array for array in (block.velocities, block.forces) if array is not None]
+            kernels.fit(positions, fit.atoms, fit.reference, rotate=fit.rotates, along=along)
 
 
 def plan_steps(
@@ -282,11 +272,6 @@ class _Crossings:
     """Positions in the frame before, where there was one."""
     counts: Counts
     has_last: bool = False
-
-
-def is_fitted_to_source(options: Mapping[str, Any]) -> bool:
-    """Return whether a `TransformedLayout` fits frames to one of their source, and not a file's."""
-    return "fit" in options and not isinstance(options["fit_reference"], str)
 
 
 class TransformedLayout(Layout):

@@ -16,7 +16,6 @@ from mdio.converters.strategies.mpio import MPIOConversion
 from mdio.core.errors import PlanError
 from mdio.core.options import spell_option
 from mdio.layouts.base import Layout, container_format
-from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.registry import load_class, writable_layouts, writer_class
 from mdio.layouts.tables import ChunkTable, FrameTable
 from mdio.layouts.views.view import clip_runs
@@ -63,7 +62,8 @@ class CopiedBytes(Conversion):
             ]
             stop = first + n_frames - n_reused
             tables = [table for table in _cut_frames(source_tables, first, stop) if table.n_frames]
-            times_ps = _first_times_ps(source, first, job.plan)
+            starts = accumulate(job.plan.segment_frames[:-1], initial=first)
+            times_ps = [float(source.read(n, n + 1, atoms=[]).time[0]) for n in starts]
         finally:
             for file in files:
                 file.close()
@@ -126,11 +126,6 @@ def _cut_frames(tables: Sequence[FrameTable], first: int, stop: int) -> Iterator
         begin = min(max(first - n_before, 0), table.n_frames)
         yield table.part(begin, max(begin, min(stop - n_before, table.n_frames)))
         n_before += table.n_frames
-
-
-def _first_times_ps(source: Layout, first: int, plan: LayoutPlan) -> list[float]:
-    starts = list(accumulate(plan.segment_frames, initial=first))[:-1]
-    return [float(source.read(start, start + 1, atoms=[]).time[0]) for start in starts]
 
 
 class References(Conversion):

@@ -14,7 +14,7 @@ from dataclasses import MISSING, fields
 from functools import partial
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from mdio.core.errors import OutputError, PlanError
 from mdio.core.options import call_with, kinds_of
@@ -246,8 +246,8 @@ def parse_nbytes(text: str) -> int:
 
 def parse_precision(text: str) -> float | Literal["auto", "none"]:
     """Return a step in angstrom, ``auto`` or ``none``."""
-    if text == "auto" or text == "none":
-        return "auto" if text == "auto" else "none"
+    if text in ("auto", "none"):
+        return cast(Literal["auto", "none"], text)
     return parse_step(text, "give a step in angstrom (0.01), auto or none")
 
 

@@ -43,7 +43,7 @@ from mdio.core.options import declared_fields
 from mdio.core.signals import ending_signals_noted
 from mdio.core.words import human_nbytes, notes_by_label, plural
 from mdio.layouts.native import NATIVE_FORMATS
-from mdio.layouts.plan import COMPRESSION_NOTE, LayoutPlan
+from mdio.layouts.plan import COMPRESSION_NOTE
 from mdio.layouts.registry import layout_name_for_output, output_suffixes
 from mdio.layouts.views.opening import check_unlabelled, paths_by_label
 from mdio.parallel.executors import Executor
@@ -289,7 +289,13 @@ def run_conversion(
     conversion = executor.from_owner(lambda: prepare(args.source, args.out, options, executor))
     if args.dry_run:
         if executor.is_owner:
-            _print_plan(args, conversion.plan, options.recipe(), conversion.n_reused)
+            plan, recipe = conversion.plan, options.recipe()
+            if args.json:
+                print_json({"out": args.out, "plan": plan.to_json(), "recipe": recipe})
+            else:
+                print(plan_table(plan, conversion.n_reused))
+                if recipe:
+                    print(f"recipe: {json.dumps(recipe)}")
         conversion.close()
         return 0
     with progress_bar(conversion.plan.n_frames, args.command, args, executor) as progress:
@@ -322,17 +328,6 @@ def run_conversion(
 def _print_notes_on_values(command: str, notes: Sequence[str]) -> None:
     """Print notes on what was left out or rounded; not those on the compression."""
     print_notes(command, [note for note in notes if COMPRESSION_NOTE not in note])
-
-
-def _print_plan(
-    args: argparse.Namespace, plan: LayoutPlan, recipe: dict[str, Any], n_kept: int
-) -> None:
-    if args.json:
-        print_json({"out": args.out, "plan": plan.to_json(), "recipe": recipe})
-    else:
-        print(plan_table(plan, n_kept))
-        if recipe:
-            print(f"recipe: {json.dumps(recipe)}")
 
 
 def _verify(args: argparse.Namespace, conversion: Conversion, executor: Executor) -> VerifyResult:

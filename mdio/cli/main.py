@@ -98,12 +98,12 @@ def hint_for(option: str, parser: argparse.ArgumentParser) -> str:
 
 def _hint_at_commands(option: str) -> str:
     """Return a hint at the commands that have an option."""
-    commands = [name for name in COMMANDS if _has_option(name, option)]
+    commands = [
+        name
+        for name in COMMANDS
+        if option in _command_parser(_parser(name, only=True), name)._option_string_actions
+    ]
     return f" (it is an option of mdio {list_text(commands)})" if commands else ""
-
-
-def _has_option(command: str, option: str) -> bool:
-    return option in _command_parser(_parser(command, only=True), command)._option_string_actions
 
 
 def examples() -> str:
