@@ -46,7 +46,6 @@ MAX_ROWS = 40
 """Bars that get a label and a height of their own."""
 MAX_TICKS = 8
 """Numbers of ranks that an axis names."""
-MIN_FOR_VIOLIN = 6
 
 WIDTH_IN = 5.2
 """About the width of a phone; wide screens enlarge pictures."""
@@ -181,15 +180,9 @@ def over_ranks(
 
 
 def t_comm_distributions(groups: Mapping[str, Sequence[float]], title: str) -> str:
-    """Draw all t_comm of each group, with the outline of their distribution if there are enough."""
+    """Draw all t_comm of each group, and their median."""
     with figure(1.3 + 0.6 * len(groups)) as (fig, axes):
         for row, values in enumerate(groups.values()):
-            if len(values) >= MIN_FOR_VIOLIN and np.ptp(values) > 0:
-                body = axes.violinplot(
-                    values, [row], orientation="horizontal", widths=0.9, showextrema=False
-                )
-                for part in body["bodies"]:
-                    part.set(facecolor="#009E73", alpha=0.25)
             height = row + 0.25 * np.sin(2.4 * np.arange(len(values)))  # jitter, always the same
             axes.plot(values, height, "o", color="#009E73", markersize=4, alpha=0.8)
             axes.plot([np.median(values)] * 2, [row - 0.4, row + 0.4], "k--", linewidth=1)
@@ -270,18 +263,8 @@ def draw(result: Any, ax: Axes) -> None:
     if result.quantity:
         ax.set_ylabel(axis_label(result.quantity))
     if 0 < len(names) <= MAX_LINES_NAMED:
-        names = _without_common_segment(names)
         n_columns = 2 if max(map(len, names)) <= NARROW_NAME else 1
         ax.legend(lines[: len(names)], names, ncols=n_columns, **LEGEND_BELOW)
-
-
-def _without_common_segment(names: Sequence[str]) -> list[str]:
-    """Return names of atoms, or of pairs of them, without a segment that all of them are in."""
-    segment = {name.partition(":")[0] + ":" for name in names}
-    common = segment.pop() if len(segment) == 1 else ""
-    if any(name.count(common) != name.count("-") + 1 for name in names):
-        return list(names)
-    return [name.replace(common, "") for name in names]
 
 
 def _draw_atoms(residues: NDArray[Any], rows: NDArray[Any], ax: Axes) -> None:

@@ -213,7 +213,11 @@ def dihedrals_of_block(
     longest = dihedrals(block.positions, quads, values)
     if periodic and block.box.any():
         # Frame by frame, so that a frame's values are the same in whatever block it is read.
-        unsafe = np.flatnonzero(~(longest < SAFE_SHARE * _shortest_heights(block.box)))
+        # Most blocks have a single cell.
+        box = block.box[:1] if (block.box == block.box[0]).all() else block.box
+        heights = shortest_heights(box)
+        heights[np.isinf(heights) & box.any(axis=1)] = 0.0  # periodic along some axes
+        unsafe = np.flatnonzero(~(longest < SAFE_SHARE * heights))
         if unsafe.size:
             values[unsafe] = _dihedrals_of_images(block.frames(unsafe), quads)
     return values
@@ -240,12 +244,3 @@ def _dihedrals_of_images(block: FrameBlock, quads: NDArray[np.int64]) -> NDArray
             points, box = nearest_images(points, box), None
         calc_dihedrals(*points, box=box, result=theta[start:stop].reshape(-1))
     return np.stack([np.cos(theta), np.sin(theta)], axis=-1).reshape(block.n_frames, -1)
-
-
-def _shortest_heights(box: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Return the shortest height of each cell, or one of all; infinity where there is no box."""
-    # Most blocks have a single cell.
-    box = box[:1] if (box == box[0]).all() else box
-    heights = shortest_heights(box)
-    is_partial = np.isinf(heights) & box.any(axis=1)  # periodic along some axes
-    return np.where(is_partial, 0.0, heights)
