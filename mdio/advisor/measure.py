@@ -227,6 +227,11 @@ class CandidateRuns:
     """Times of repeats, by number of workers and state of the cache."""
     problem: str | None = None
 
+    @property
+    def is_local(self) -> bool:
+        """Whether it is a copy on a disk of this node."""
+        return self.candidate.layout == "local-copy"
+
     @contextmanager
     def problems_noted(self) -> Iterator[None]:
         """Record an error as the problem of this candidate; raise it if this is the source."""
@@ -357,7 +362,7 @@ class InterleavedRepeats:
             precision=candidate.options.get("precision"),
             one_writer=False,
             fits=candidate.to is None or frame_nbytes * info.n_frames < free,
-            convert_workers=self._n_writers(candidate),
+            convert_workers=1 if one_candidate.is_local else self.workers,
             convert_fixed_s=fixed_s,
             convert_frame_s=frame_s,
             runs=tuple(sample_runs),
@@ -381,9 +386,6 @@ class InterleavedRepeats:
             self._progress(text, self._n_done, 2 * self.limits.max_repeats + 1)
         self._n_done += 1
 
-    def _n_writers(self, candidate: Candidate) -> int:
-        return 1 if candidate.layout == "local-copy" else self.workers
-
     def _convert(self, one_candidate: CandidateRuns, first: bool) -> None:
         candidate = one_candidate.candidate
         if candidate.to is None or one_candidate.problem or one_candidate.out is None:
@@ -392,23 +394,21 @@ class InterleavedRepeats:
             if first:
                 one_candidate.problem = "there was no time left to try it"
             return
-        for frames in (self.small_sample, self.frames):
-            workers = self._n_writers(candidate)
-            with one_candidate.problems_noted():
+        workers = 1 if one_candidate.is_local else self.workers
+        with one_candidate.problems_noted():
+            for frames in (self.small_sample, self.frames):
                 seconds, nbytes, cpu_s = convert_trial(
                     candidate,
                     self.paths,
                     frames,
                     one_candidate.out,
                     workers,
-                    self._overlap,
-                    self._top,
+                    overlap=self._overlap,
+                    top=self._top,
                 )
                 one_candidate.converting_s.setdefault(len(frames), []).append(seconds)
                 one_candidate.nbytes_frame = nbytes / len(frames)
                 one_candidate.cpu_share = min(1.0, cpu_s / max(1e-9, workers * seconds))
-            if one_candidate.problem:
-                return
 
     def _run(self, one_candidate: CandidateRuns, cache: str, *, first: bool) -> None:
         """Run the analysis once with each number of workers, from memory or from disk."""
@@ -664,8 +664,7 @@ def measure(
     candidate_runs = [source]
     with ExitStack() as stack:
         candidate_folders = [(candidate, folder) for candidate in trial_candidates]
-        is_native_file = info.layout == container
-        if trial_candidates and local_folder is not None and is_native_file:
+        if trial_candidates and local_folder is not None and info.layout == container:
             # In a trial the sample is copied as one segment: the same file of fewer frames.
             copy = Candidate(
                 "local-copy", "local-copy", "segments", to="segments", segment_frames=info.n_frames
@@ -682,12 +681,8 @@ def measure(
         host=replace(measurements.host, cold_problem=repeats.cold_problem),
         ratio_comp_io=repeats.ratio(source),
         trials=tuple(
-            repeats.trial(
-                one_candidate,
-                info,
-                local_free if one_candidate.candidate.layout == "local-copy" else free,
-            )
-            for one_candidate in candidate_runs
+            repeats.trial(runs, info, local_free if runs.is_local else free)
+            for runs in candidate_runs
         ),
         seconds=time.monotonic() - started_at,
         local=None if local_folder is None else local_disk(Path(local_folder)),
