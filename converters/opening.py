@@ -46,10 +46,7 @@ def source_open_options(layout: Layout) -> dict[str, Any]:
 
 
 def in_recorded_order(layout: Layout, files: Paths) -> list[AnyPath]:
-    """Return those of `files` that the manifest records, in its order.
-
-    Returns all `files` as they are if one of the manifest is not among them.
-    """
+    """Return those of `files` that the manifest records, in its order; all if one is missing."""
     paths = path_list(files)
     return paths if len(paths) < 2 else recorded_files(layout, by_contents(paths)) or paths
 

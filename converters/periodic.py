@@ -510,10 +510,7 @@ class TransformedLayout(Layout):
     def _select_in(
         self, file: str, layout: Layout, topology: Topology | None, notes: list[str]
     ) -> AtomIndices | None:
-        """Return the atoms that the selection of the fit has in the file of the reference.
-
-        None where atoms are not selected by what they are: numbers are those of the trajectory.
-        """
+        """Return the atoms that the fit's selection has in a file; None: it goes by number."""
         from mdio.converters.selection import stored_universe
 
         selection, n_atoms = self.options["fit_select"], layout.info.n_atoms
@@ -646,9 +643,7 @@ def count_all_crossings(view: Any, plan: LayoutPlan, executor: Executor) -> None
     """Count crossings of boundaries in parallel, for the workers that write: the first pass.
 
     Nothing is done without ``nojump``, or for one worker, which reads all frames in order.
-
-    `view`: the frames that are written, of a `TransformedLayout`. `plan`: counts are kept
-    where its pieces begin. `executor`: where to count.
+    Counts are kept where the pieces of `plan` begin.
     """
     transformed = getattr(view, "source", None)
     if not isinstance(transformed, TransformedLayout) or executor.n_workers == 1:

@@ -58,11 +58,7 @@ from mdio.parallel.executors import Executor, results_of
 
 
 class Conversion:
-    """A planned conversion: look at `plan`, then `run` it.
-
-    `job`: the output to make. `plan`: what will be written. `writer`: the writer's class; that of
-    the job by default. `writer_options`: its options.
-    """
+    """A planned conversion: look at `plan`, then `run` it."""
 
     copies: ClassVar[bool] = False
     """Whether frames are copied as bytes, without decoding them."""
@@ -261,10 +257,7 @@ class Conversion:
         )
 
     def _find_complete(self) -> ConvertResult | None:
-        """Return the result if the output is complete; unfinished copies of it are removed then.
-
-        Raises OutputError: it is the output of another conversion, and no run was to replace it.
-        """
+        """Return the result if the output is complete; unfinished copies of it are removed then."""
         result = find_complete(self.job, self.plan, copies=self.copies)
         path = link_target(self.out).absolute() if store_at(self.out).has_folders else None
         if isinstance(result, str):
@@ -414,10 +407,8 @@ def read_back(
 
     Opening checks the manifest and the tables; reading, the checksums of what is read. `verify`
     reads all, but would take as long as any other pass over the trajectory. `check` is called with
-    the manifest, and may raise.
-
-    Returns the output's bytes; None if they are not known, as of references in a store.
-    Raises OutputError: it is not as planned, or cannot be read.
+    the manifest, and may raise. Returns the output's bytes; None if they are not known, as of
+    references in a store.
     """
     try:
         with layout_class(plan.layout)(path) as layout:

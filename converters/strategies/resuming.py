@@ -112,10 +112,7 @@ def _journal_errors(journal: Journal) -> Iterator[None]:
 def restore_plan(
     journal: Journal, meta: OutputMeta, plan: LayoutPlan
 ) -> tuple[OutputMeta, LayoutPlan]:
-    """Return metadata and plan of the first run, for any number of workers now.
-
-    The output keeps its uuid, and its division into segments and pieces.
-    """
+    """Return metadata and plan of the first run: uuid, segments and pieces, whatever the workers."""
     values = journal.values
     with _journal_errors(journal):
         uuid = str(UUID(values["uuid"]))

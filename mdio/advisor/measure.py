@@ -247,10 +247,8 @@ class InterleavedRepeats:
     """Trial conversions and runs over one sample of frames.
 
     Each repeat runs all candidates, so that disturbances of the machine affect all alike.
-
-    `paths`: the source. `frames`: the sample in it. `ranks`: workers of the analysis, limited to
-    the cores of this machine. `overlap`, `verify`: as for `mdio.analyze`. `top`: a topology, if the
-    source does not say how many atoms it has.
+    `ranks`: workers of the analysis, limited to the cores of this machine. `top`: a topology, if
+    the source does not say how many atoms it has.
     """
 
     def __init__(

@@ -70,10 +70,8 @@ def candidates(
 ) -> list[Candidate]:
     """Return candidates for conversions, simple ones first.
 
-    `info`: the source. `container`: format of its files, if frames can be copied as bytes. `group`:
-    the atoms that the analysis reads, if they are fewer than all. `ranks`: least number of
-    segments. `allow_lossy`: step to which positions may be rounded, angstrom; None: nothing may be
-    lost.
+    `container`: format of the source's files, if frames can be copied as bytes. `group`: the atoms
+    that the analysis reads, if they are fewer than all. `ranks`: least number of segments.
     """
     if group is not None and len(group.indices) > WORTH_A_GROUP * info.n_atoms:
         group = None

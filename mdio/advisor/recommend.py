@@ -209,14 +209,10 @@ def recommend(
     nodes: int = 1,
     under_mpi: bool = False,
 ) -> Decision:
-    """Decide which layout serves best.
+    """Decide which layout serves best; arguments are as for `mdio.advise`.
 
-    `ranks`: number of processes of the analysis. `passes`: number of analyses of the trajectory.
-    `profile`: machine of the analysis; None: the one that was measured. `calibrations`: runs of
-    this analysis on that machine. `cache`: passes read from storage (``cold``), from memory
-    (``warm``), or from memory if it is large enough (``auto``). `nodes`: machines like the one that
-    was measured, over which ranks are spread. `under_mpi`: whether commands are for ranks on one
-    machine, too.
+    `profile`: machine of the analysis; None: the one that was measured. `nodes`: machines like the
+    one that was measured. `under_mpi`: whether commands are for ranks on one machine, too.
     """
     forecaster = Forecaster(measurements, profile, cache=cache, nodes=nodes)
     if calibrations:

@@ -199,7 +199,6 @@ def draw(result: Any, ax: Axes) -> None:
     displacements are drawn over lags in log-log, with a fitted power law; rows of atoms over
     residues; many columns of one quantity as their mean, range and 5 to 95% percentiles; all others
     as lines over time, or over the number of their row.
-    Raises PlanError: they are no real numbers.
     """
     rows = result.columns
     if rows.dtype.kind not in "biuf":
@@ -289,10 +288,7 @@ def _draw_spread(x: NDArray[Any], rows: NDArray[Any], ax: Axes) -> None:
 
 
 def _split_at_falls(x: NDArray[Any], first: int) -> list[slice]:
-    """Return runs of rows in which `x` does not fall: residues start anew with each chain.
-
-    `first`: number of the first row.
-    """
+    """Return runs of rows in which `x` does not fall: residues start anew with each chain."""
     edges = [0, *(np.flatnonzero(np.diff(x) < 0) + 1).tolist(), len(x)]
     return [slice(first + start, first + stop) for start, stop in pairwise(edges)]
 

@@ -93,12 +93,8 @@ def dataframe(data: Any, index: Sequence[str], columns: Sequence[str] | None = N
 
 def _write_npz(result: AnalysisResult, file: BinaryIO) -> None:
     arrays = {"frame": result.frame, "time": result.time, "values": result.values}
-    for name, labels in (
-        ("labels", result.labels),
-        ("row_labels", result.row_labels),
-        ("row_residues", result.row_residues),
-        ("label", result.label),
-    ):
+    for name in ("labels", "row_labels", "row_residues", "label"):
+        labels = getattr(result, name)
         if labels is not None and len(labels):
             arrays[name] = np.array(labels)
     np.savez(file, **arrays)  # type: ignore[arg-type]

@@ -146,10 +146,7 @@ def check_outputs_differ(inputs: Sequence[Any], *outputs: Any) -> None:
 
 
 def save_result(result: AnalysisResult | MapReduceResult, path: str) -> None:
-    """Save a result, which may have taken hours; in the temporary folder if `path` is refused.
-
-    Raises OutputError, which then names that file.
-    """
+    """Save a result, which may have taken hours; in the temporary folder if `path` is refused."""
     try:
         result.save(path)
     except OutputError as error:

@@ -314,10 +314,7 @@ ALL_COMMANDS = "*"
 
 
 def _parser(command: str | None, *, only: bool = False, show_all: bool = False) -> FriendlyParser:
-    """Return the parser, with the options of `command`.
-
-    `only`: it has no other command, which saves time. `show_all`: help shows all options.
-    """
+    """Return the parser with the options of `command`; `only` that one, which saves time."""
     parser = FriendlyParser(
         prog="mdio",
         description="Molecular-dynamics trajectories in layouts that read fast, in parallel.",

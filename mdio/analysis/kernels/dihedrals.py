@@ -119,8 +119,6 @@ class _Chains:
     A residue's neighbour is the next one of its segment that has the atom N or C, if its number is
     the same (insertion codes) or the following one. Where numbers have a gap, as in numbering
     schemes of families, residues are neighbours if they are bonded in the first frame.
-
-    `periodic`: whether bonds between them may cross the box.
     """
 
     def __init__(self, system: System, residues: Any, *, periodic: bool) -> None:

@@ -69,10 +69,7 @@ PAIRS_AT_ONCE = 1 << 20
 def distances_of_pairs(
     block: FrameBlock, pairs: NDArray[np.int64], *, periodic: bool
 ) -> NDArray[np.float64]:
-    """Return the distances between the atoms ``pairs[0]`` and ``pairs[1]`` in every frame.
-
-    `periodic`: whether to the nearest image.
-    """
+    """Return the distances between the atoms ``pairs[0]`` and ``pairs[1]`` in every frame."""
     values = np.empty((block.n_frames, pairs.shape[1]))
     boxes = block.box if periodic else np.zeros_like(block.box)
     skewed = are_skewed(boxes)

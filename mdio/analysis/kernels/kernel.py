@@ -328,10 +328,7 @@ def kernel_name(function: BlockFunction) -> str:
 
 
 def check_takes(function: Callable[..., Any], n_arguments: int, call: str) -> None:
-    """Raise PlanError if a function does not take so many arguments, before the work is done.
-
-    `call`: how it is called, for the message.
-    """
+    """Raise PlanError if a function does not take so many arguments; it is called as in `call`."""
     try:
         parameters = signature(function, follow_wrapped=False)
     except ValueError:  # some builtins have none
@@ -345,11 +342,7 @@ def check_takes(function: Callable[..., Any], n_arguments: int, call: str) -> No
 def check_rows(
     rows: Any, run: range, function: BlockFunction, label: str | None = None
 ) -> NDArray[Any]:
-    """Return `rows` as an array if there is one for each frame of `run`.
-
-    `label`: beginning of the message; by default the frames.
-    Raises BlockError: there is not one row for each frame.
-    """
+    """Return `rows` as an array if there is one for each frame of `run`; `label` begins messages."""
     if is_masked(rows):
         raise BlockError(
             f"{label or block_name(run)}: {kernel_name(function)} returned an array with masked "
