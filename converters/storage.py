@@ -133,7 +133,7 @@ def is_written_by_owner(plan: LayoutPlan, target: Path, executor: Executor) -> b
 
 
 def for_owner(plan: LayoutPlan) -> LayoutPlan:
-    """Return `plan` with small pieces, whole chunks of each array, for an owner that alone writes."""
+    """Return `plan` with small pieces, whole chunks, for an owner that alone writes."""
     chunk = max((array.chunk_frames for array in plan.arrays), default=1)
     piece_frames = PIECE_FOR_OWNER_NBYTES * plan.n_frames // max(plan.nbytes, 1)
     frames = max(chunk, piece_frames // chunk * chunk)

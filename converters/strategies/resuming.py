@@ -112,7 +112,7 @@ def _journal_errors(journal: Journal) -> Iterator[None]:
 def restore_plan(
     journal: Journal, meta: OutputMeta, plan: LayoutPlan
 ) -> tuple[OutputMeta, LayoutPlan]:
-    """Return metadata and plan of the first run: uuid, segments and pieces, whatever the workers."""
+    """Return metadata and plan of the first run: its uuid, and its segments and pieces."""
     values = journal.values
     with _journal_errors(journal):
         uuid = str(UUID(values["uuid"]))

@@ -342,7 +342,7 @@ def check_takes(function: Callable[..., Any], n_arguments: int, call: str) -> No
 def check_rows(
     rows: Any, run: range, function: BlockFunction, label: str | None = None
 ) -> NDArray[Any]:
-    """Return `rows` as an array if there is one for each frame of `run`; `label` begins messages."""
+    """Return `rows` as an array if there is one for each frame of `run`; `label`: for messages."""
     if is_masked(rows):
         raise BlockError(
             f"{label or block_name(run)}: {kernel_name(function)} returned an array with masked "
