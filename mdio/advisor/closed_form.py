@@ -30,7 +30,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 from statistics import NormalDist
 
 from mdio.advisor.profile import Profile, access_model, gather_model, io_family
@@ -93,13 +92,11 @@ def reference_workload(profile: Profile, layout: str, workload_x: float) -> Work
     )
 
 
-@lru_cache(maxsize=4096)
 def expected_max(n: int) -> float:
     """Return the expected largest of `n` standard normal deviates, 0 for one."""
     return max_quantile(n, 0.5264) if n > 1 else 0.0
 
 
-@lru_cache(maxsize=4096)
 def max_quantile(n: int, p: float) -> float:
     """Return the `p` quantile of the largest of `n` standard normal deviates."""
     return NORMAL.inv_cdf(math.exp(math.log(p) / n))

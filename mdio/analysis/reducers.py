@@ -133,7 +133,7 @@ class Sum(Reducer):
         return (earlier[0] + later[0],)
 
     def finish(self, state: State) -> Rows:
-        """Return the sum."""
+        """Return the sum, or the counts."""
         return np.asarray(state[0])
 
 
@@ -197,7 +197,7 @@ class StandardDeviation(_Moments):
         return np.asarray(np.sqrt(variance.sum(axis=-1) if self.norm else variance))
 
 
-class Histogram(Reducer):
+class Histogram(Sum):
     """The count of all values between each two edges: (len(edges) - 1,) int64.
 
     Parameters
@@ -207,7 +207,7 @@ class Histogram(Reducer):
         and those that are not numbers (NaN), are not counted.
     """
 
-    keeps_rows = False
+    of_one_shape = False
 
     def __init__(self, edges: ArrayLike) -> None:
         self.edges = np.asarray(edges, dtype=np.float64)
@@ -217,14 +217,6 @@ class Histogram(Reducer):
     def lift(self, rows: Rows) -> State:
         """Count."""
         return (np.histogram(_numbers(self, rows, "biuf"), self.edges)[0].astype(np.int64),)
-
-    def merge(self, earlier: State, later: State) -> State:
-        """Add."""
-        return (earlier[0] + later[0],)
-
-    def finish(self, state: State) -> Rows:
-        """Return the counts."""
-        return np.asarray(state[0])
 
 
 def result_of(reducer: Reducer, states: Iterable[State]) -> Rows:

@@ -118,7 +118,6 @@ def mpiexec_command(
     return [*launcher, "-n", str(n_ranks), sys.executable, *program, *arguments]
 
 
-EXECUTORS = ("serial", "processes", "dask", "mpi")
 KERNELS = ("rmsd", "dihedrals", "distances")
 
 

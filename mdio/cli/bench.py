@@ -7,7 +7,6 @@ import sys
 
 from mdio.analysis.report import need_matplotlib
 from mdio.analysis.scaling import (
-    EXECUTORS,
     KERNELS,
     Study,
     append_jsonl,
@@ -19,6 +18,7 @@ from mdio.analysis.scaling import (
     write_csv,
 )
 from mdio.cli.common import add, add_bench_output, names_among, positive, positives, print_json
+from mdio.cli.workers import EXECUTORS
 from mdio.core.errors import OutputError, PlanError
 from mdio.parallel import GATHERS
 from mdio.parallel.executors import available_cores
