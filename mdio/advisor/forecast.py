@@ -18,29 +18,24 @@ from statistics import geometric_mean
 import numpy as np
 
 from mdio.advisor.closed_form import Prediction, Workload, predict
-from mdio.advisor.fit import TimingRow, fit_profile
 from mdio.advisor.measurements import Measurements, SampleRun, Spread, Trial
-from mdio.advisor.profile import MODELLED_GATHERS, Profile, Task
+from mdio.advisor.profile import Profile
 from mdio.core.blocks import aligned_blocks
 from mdio.core.errors import PlanError, SourceError
 from mdio.core.timing import SCHEMA
 from mdio.core.typed import Count, Positive, from_plain, json_at
-from mdio.core.words import plural
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """One run: seconds, summed over its workers except for the total."""
+    """One run: seconds, summed over its workers."""
 
     layout: str
     """Name of the option that it ran on, ``as-is`` or a layout."""
     workers: Count
     n_frames: Count
-    t_total_s: Positive
     t_io_s: Positive
     t_comp_s: Positive
-    t_open_s: float
-    gather: str
 
 
 def read_calibration(text: str) -> Calibration:
@@ -53,15 +48,13 @@ def read_calibration(text: str) -> Calibration:
         raise SourceError(f"{path}: no timings of schema {SCHEMA}; make them with --timings")
     names = {field.name for field in fields(Calibration)}
     values = {name: value for name, value in data.items() if name in names}
-    gather = MODELLED_GATHERS.get(str(data.get("gather") or "blocking"), "gather")
-    return from_plain(Calibration, values | {"layout": layout, "gather": gather}, path)
+    return from_plain(Calibration, values | {"layout": layout}, path)
 
 
 def calibrate(forecaster: Forecaster, calibrations: Sequence[Calibration]) -> Forecaster:
     """Return a forecaster that is scaled to these runs.
 
-    Reading and computing are scaled by the mean ratio of runs and forecasts; a profile is also
-    fitted to the runs.
+    Reading and computing are scaled by the mean ratio of runs and forecasts.
     """
     measurements = forecaster.measurements
     io_factors, comp_factors = [], []
@@ -72,72 +65,13 @@ def calibrate(forecaster: Forecaster, calibrations: Sequence[Calibration]) -> Fo
             raise PlanError(
                 f"--calibrate: no layout {calibration.layout!r} was measured; there are {names}"
             )
-        if forecaster.profile is None:
-            forecast = forecaster.one_pass(trial, calibration.workers)
-            share = calibration.workers / measurements.source.n_frames
-            io_s, comp_s = forecast.t_io_s * share, forecast.t_comp_s * share
-        else:
-            cold_runs = [run for run in trial.runs if run.cache == forecaster.cache_state(trial)]
-            run = (cold_runs or list(trial.runs))[0]
-            io_s, comp_s = run.t_io_frame_s.quartile, run.t_comp_frame_s.quartile
+        forecast = forecaster.one_pass(trial, calibration.workers)
+        frames_per_rank = measurements.source.n_frames / calibration.workers
+        io_s, comp_s = forecast.t_io_s / frames_per_rank, forecast.t_comp_s / frames_per_rank
         io_factors.append(calibration.t_io_s / calibration.n_frames / max(io_s, 1e-12))
         comp_factors.append(calibration.t_comp_s / calibration.n_frames / max(comp_s, 1e-12))
-    scaled = replace(
+    return replace(
         forecaster, io_factor=geometric_mean(io_factors), comp_factor=geometric_mean(comp_factors)
-    )
-    if forecaster.profile is None:
-        return scaled
-    return replace(scaled, profile=_fit(scaled, forecaster.profile, calibrations))
-
-
-def _fit(forecaster: Forecaster, profile: Profile, calibrations: Sequence[Calibration]) -> Profile:
-    """Return the profile, fitted to runs of the same analysis."""
-    measurements = forecaster.measurements
-    n_frames = measurements.source.n_frames
-    rows: dict[tuple[str, str, int], TimingRow] = {}
-    for calibration in calibrations:
-        trial = measurements.trial(calibration.layout)
-        assert trial is not None
-        scale = n_frames / calibration.n_frames
-        row = TimingRow(
-            layout=trial.behaves_like,
-            gather=calibration.gather,
-            workload_x=1.0,
-            n_ranks=calibration.workers,
-            t_total_max_s=calibration.t_total_s * scale,
-            t_comp_mean_s=calibration.t_comp_s * scale / calibration.workers,
-            t_io_mean_s=calibration.t_io_s * scale / calibration.workers,
-            t_open_mean_s=calibration.t_open_s / calibration.workers,
-            machine=profile.name,
-        )
-        rows[row.layout, row.gather, row.n_ranks] = row
-    base = replace(profile, task=_task(forecaster))
-    return fit_profile(
-        list(rows.values()),
-        name=profile.name,
-        source=f"{profile.source}; calibrated with {plural(len(rows), 'run')}",
-        cores_per_node=profile.cores_per_node,
-        base=base,
-    )
-
-
-def _task(forecaster: Forecaster) -> Task:
-    """Return this analysis as the task of a profile."""
-    measurements = forecaster.measurements
-    source, hdf5 = measurements.trial("as-is"), measurements.trial("h5md")
-    assert source is not None
-    trials = {"xtc": source, "hdf5": hdf5 if hdf5 is not None and hdf5.runs else source}
-    workloads = {name: forecaster.workload(trial, trial.runs[0]) for name, trial in trials.items()}
-    comp_s = workloads["xtc"].t_comp_s
-    return Task(
-        n_frames=measurements.source.n_frames,
-        result_nbytes_per_frame=max(measurements.question.result_nbytes_frame, 1.0),
-        nbytes={name: work.nbytes for name, work in workloads.items()},
-        t_io_s={name: max(1e-9, work.t_io_s) for name, work in workloads.items()},
-        t_open_s={name: max(1e-6, work.t_open_s) for name, work in workloads.items()},
-        t_rest_s={name: work.t_rest_s for name, work in workloads.items()},
-        t_comp_fixed_s=1e-3 * max(comp_s, 1e-9),
-        t_comp_repeat_s=max(comp_s, 1e-9),
     )
 
 
