@@ -6,6 +6,7 @@ The class here makes outputs of decoded frames. Other strategies are subclasses:
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from mdio.converters.options import ConvertResult, Progress
 from mdio.converters.periodic import count_all_crossings
 from mdio.converters.strategies import resuming, write_tasks
-from mdio.converters.strategies.job import Job, check_room, file_has
+from mdio.converters.strategies.job import Job, file_has
 from mdio.converters.strategies.resuming import find_complete
 from mdio.converters.strategies.write_tasks import (
     WriteTaskWorker,
@@ -297,7 +298,13 @@ class Conversion:
         )
         nbytes = self._needed_nbytes
         if nbytes and (self._upload is None or not self._upload.uploads_while_writing):
-            check_room(self.out, nbytes - allocated_nbytes(temporary), temporary.parent)
+            nbytes -= allocated_nbytes(temporary)
+            if nbytes > (free := shutil.disk_usage(temporary.parent).free):
+                raise OutputError(
+                    f"{self.out}: needs at least {nbytes:.0f} bytes, but only {free} are free in "
+                    f"{temporary.parent}; free some space, choose another folder, or use "
+                    "--precision or --select"
+                )
         for path, data in new_topologies.items():
             temporary_for(temporary.with_name(path.name), temporary).write_bytes(data)
         return temporary

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -80,16 +79,6 @@ class Appended:
             parts.append((number, first, first + n_frames))
             n_before += n_frames
         return ViewLayout(out, source=chain_parts(members, Joining(tuple(parts), changes=True)))
-
-
-def check_room(out: Path, nbytes: float, folder: Path) -> None:
-    """Raise OutputError if the output does not fit on the disk of `folder`, where it is built."""
-    free = shutil.disk_usage(folder).free
-    if nbytes > free:
-        raise OutputError(
-            f"{out}: needs at least {nbytes:.0f} bytes, but only {free} are free in {folder}; "
-            "free some space, choose another folder, or use --precision or --select"
-        )
 
 
 def make_topology_files(

@@ -82,8 +82,6 @@ EXTRAPOLATION = 0.05
 """Relative error of extrapolating from a sample to the whole trajectory, besides its repeats."""
 MEMORY_SHARE = 0.5
 """Share of the free memory: layouts that fit into it are read from memory after the first pass."""
-MAX_BLOCKS = 4096
-"""With more blocks, all are assumed to be equal."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -297,8 +295,6 @@ def _relative_spread(run: SampleRun) -> float:
 
 def _longest_block(n_frames: int, n_ranks: int, chunk_frames: int | None) -> float:
     """Return the frames of the longest block: blocks end where chunks do."""
-    if n_ranks > MAX_BLOCKS:
-        return n_frames / n_ranks
     if n_ranks >= n_frames:
         return 1.0
     edges = np.append(np.arange(0, n_frames, chunk_frames or 1), n_frames)

@@ -37,19 +37,11 @@ def setup(parser: argparse.ArgumentParser) -> None:
     add_options(parser, Reading, ForecastOptions)
     add(parser, "-s --top FILE", "topology, for selections")
     names = ", ".join(name for name in KERNELS if name not in ("msd", "vacf"))
-    add(
-        parser,
-        "--analysis KERNEL",
-        f"{names}, or module:function of your own (default: rmsd)",
-        default="rmsd",
-        completer=describe_kernels,
-    )
+    text = f"{names}, or module:function of your own (default: rmsd)"
+    add(parser, "--analysis KERNEL", text, default="rmsd", completer=describe_kernels)
     add(parser, "--select SEL", "atoms that the analysis uses")
-    add(
-        parser,
-        "--mpi",
-        "under mpiexec: measure the storage from all ranks at once, and advise for these ranks",
-    )
+    text = "under mpiexec: measure the storage from all ranks at once, and advise for these ranks"
+    add(parser, "--mpi", text)
     add(parser, "--ranks N", "processes that will run the analysis (default: all cores)", positive)
     add(parser, "--passes P", "number of future analyses (default: 1)", positive, default=1)
     text = "folder for the output; trial conversions are made and removed there (default: .)"

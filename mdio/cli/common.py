@@ -208,17 +208,10 @@ def add_source(parser: argparse.ArgumentParser) -> None:
     """Add options for metadata that a trajectory may lack."""
     source = parser.add_argument_group("missing metadata")
     add(source, "--format NAME", "its format, if it cannot be recognised")
-    add(
-        source,
-        "--timestep PS",
-        "time between frames (in LAMMPS dumps: of a step), for formats that hold none",
-        float,
-    )
-    add(
-        source,
-        "--length-unit UNIT",
-        "length unit, for formats and files that do not record one: nm, Angstrom",
-    )
+    text = "time between frames (in LAMMPS dumps: of a step), for formats that hold none"
+    add(source, "--timestep PS", text, float)
+    text = "length unit, for formats and files that do not record one: nm, Angstrom"
+    add(source, "--length-unit UNIT", text)
 
 
 def source_options(args: argparse.Namespace) -> dict[str, Any]:

@@ -148,12 +148,8 @@ NOT_FOR_ENSEMBLES = {
 
 def setup(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
-    add(
-        parser,
-        "source SRC",
-        "trajectory (several are joined), or imd://HOST:PORT of a simulation that sends its frames",
-        nargs="+",
-    )
+    text = "trajectory (several are joined), or imd://HOST:PORT of a simulation that sends frames"
+    add(parser, "source SRC", text, nargs="+")
     add(
         parser,
         "--ensemble",

@@ -331,16 +331,10 @@ def _parser(command: str | None, *, only: bool = False, show_all: bool = False) 
             module = import_module(f"mdio.cli.{name}")
             module.setup(command_parser)
             add(command_parser, "--debug", "show the traceback of an error")
-            add(
-                command_parser,
-                "--stall-timeout S",
-                "report a read or write that takes longer, s (default: %(default)g; 0: never)",
-                float,
-                default=STALL_TIMEOUT_S,
-            )
-            add(
-                command_parser, "--stall-abort S", "end the program when one takes longer, s", float
-            )
+            text = "report a read or write that takes longer, s (default: %(default)g; 0: never)"
+            add(command_parser, "--stall-timeout S", text, float, default=STALL_TIMEOUT_S)
+            text = "end the program when one takes longer, s"
+            add(command_parser, "--stall-abort S", text, float)
             command_parser.hide_options(getattr(module, "COMMON", ()), show_all=show_all)
     return parser
 

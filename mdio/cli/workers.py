@@ -141,14 +141,10 @@ EXECUTORS = ("serial", "processes", "dask", "mpi")
 def add_workers(parser: Any) -> None:
     """Add the options to a parser or a group of one."""
     choices = "|".join(EXECUTORS[:-1])
-    help_text = "default: processes with -w, else serial"
-    add(parser, f"--executor {choices}", help_text, choices=EXECUTORS)
-    add(
-        parser,
-        "-w --workers N",
-        "number of workers (default: 1; with --executor processes or dask, all cores)",
-        positive,
-    )
+    text = "default: processes with -w, else serial"
+    add(parser, f"--executor {choices}", text, choices=EXECUTORS)
+    text = "number of workers (default: 1; with --executor processes or dask, all cores)"
+    add(parser, "-w --workers N", text, positive)
     add(parser, "--scheduler ADDRESS", "address, or scheduler file, of a running Dask cluster")
     add(parser, "--mpi", "share the work among MPI ranks")
 
