@@ -645,8 +645,8 @@ def count_all_crossings(view: Any, plan: LayoutPlan, executor: Executor) -> None
     Nothing is done without ``nojump``, or for one worker, which reads all frames in order.
     Counts are kept where the pieces of `plan` begin.
     """
-    transformed = getattr(view, "source", None)
-    if not isinstance(transformed, TransformedLayout) or executor.n_workers == 1:
+    transformed: Any = getattr(view, "source", None)
+    if not hasattr(transformed, "count_crossings") or executor.n_workers == 1:
         return
     steps = transformed.prepare_steps(view.atoms)
     if not steps.unwraps:

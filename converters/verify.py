@@ -304,8 +304,9 @@ class Checks:
                     options["overlap"] = overlap
                 source = open_with_topology(files, top, **options)
                 self.source_alone, _ = source_view(layout, source, top)
+                recorded = by_contents(files)
                 for file in source_files:
-                    if file not in files:
+                    if file not in files and not recorded.keys() & by_contents([file]).keys():
                         result.add(
                             f"{file}: {layout.path} was made from the other files; leave it out, "
                             f"or add its frames (mdio append {file} {layout.path})"

@@ -70,8 +70,6 @@ def test_alone_it_shows_five_commands_that_parse(capsys):
             ["analyze", "rdf", DCD],
             "analyses of MDAnalysis and its kits run on mda.Universe(TOP, FILE, format='MDIO')",
         ),
-        (["analyze", "hydrogen-bonds", DCD], "HydrogenBondAnalysis runs on"),
-        (["analyze", "hbonds", DCD], "HydrogenBondAnalysis runs on"),
         (["analyze", "sasa", DCD], "analyses of MDAnalysis and its kits run on"),
         (["info", "a.zarr", "--output", "b.zarr"], "arguments: --output b.zarr (see"),
         (["bench", "scaling", DCD, "--worker", "2", "--topology", PSF], "did you mean '--top'?"),
