@@ -113,8 +113,7 @@ def stream(record: dict[str, Any]) -> str:
             "block": timing["block"],
             "worker": timing["worker"],
             "start_unix_s": timing["began_unix_s"],
-            # Older files have the papers' name of a block's time.
-            "stop_unix_s": timing["began_unix_s"] + timing.get("t_block_s", timing.get("t_RMSD_s")),
+            "stop_unix_s": timing["began_unix_s"] + timing["t_block_s"],
         }
         for timing in record["timings"]
     ]
@@ -162,9 +161,8 @@ def series(
 ) -> str:
     """Draw the first column of a result over time, coloured by block, or over lags."""
     column = np.asarray(values).reshape(len(values), -1)[:, 0]
-    title = f"{axis_label(label)} over time, one colour per block"
-    if over == "lag":
-        title = f"{axis_label(label)} over lags"
+    what = "over lags" if over == "lag" else "over time, one colour per block"
+    title = f"{axis_label(label)} {what}"
     stride = max(1, -(-len(column) // MAX_POINTS))
     with figure(2.7) as (fig, axes):
         first = 0

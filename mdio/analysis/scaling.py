@@ -132,13 +132,8 @@ class Case:
     workload_x: int
     n_ranks: int
 
-    @property
-    def series(self) -> str:
-        """Label of its curve in pictures."""
-        return self.series_of(Path(self.trajectory).name)
-
     def series_of(self, name: str) -> str:
-        """Return the label if its trajectory is called `name`."""
+        """Return the label of its curve in pictures if its trajectory is called `name`."""
         words = [self.layout, name, self.executor]
         words += [self.gather] if self.executor == "mpi" else []
         return ", ".join([*words, f"{self.workload_x}x"])
@@ -225,8 +220,8 @@ def run_all(
     names = [Path(path).name for path in {case.trajectory for case in cases}]
     for repeat in range(repeats):
         for case in cases:
-            is_unique = names.count(Path(case.trajectory).name) == 1
-            series = case.series if is_unique else case.series_of(case.trajectory)
+            name = Path(case.trajectory).name
+            series = case.series_of(name if names.count(name) == 1 else case.trajectory)
             run = study.run(case)
             report(
                 f"{repeat + 1}/{repeats}  {series}, {plural(case.n_ranks, 'worker')}: "

@@ -135,7 +135,7 @@ def test_cases():
     found = list_cases([DCD], ["serial", "mpi"], ["blocking", "one-sided"], [1, 40], [4, 1])
     assert [case.n_ranks for case in found if case.executor == "serial"] == [1, 1]
     assert len([case for case in found if case.executor == "mpi"]) == 2 * 2 * 2
-    assert len({(case.series, case.n_ranks) for case in found}) == len(found)
+    assert len({(case.series_of("md"), case.n_ranks) for case in found}) == len(found)
     assert found[0] == Case(DCD, "dcd", "serial", "none", 1, 1)
 
 
