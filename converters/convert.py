@@ -341,7 +341,7 @@ def convert(
         Replace an existing output, once the new one is complete.
     resume
         Continue an earlier run of the same conversion; begin if there is none; do nothing if it
-        made all of `out` (which is not seen of native files: they are refused).
+        made all of `out` (a native file: if it holds the same frames).
     progress
         Called with (frames, decoded bytes) done since the last call.
     **options
