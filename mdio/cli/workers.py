@@ -71,18 +71,13 @@ def one_parser_message(words: Sequence[str], *, alone: bool = False) -> Iterator
     except SystemExit as end:
         if end.code and (rank > 0 or launched_ranks() > 1):
             if not alone:
-                _compare_words(words)
+                with suppress(ImportError, RuntimeError, PlanError):  # rank 0 tells
+                    from mpi4py import MPI
+
+                    check_same_words(MPI.COMM_WORLD, words)
             if rank > 0:
                 _exit_quietly(end.code)
         raise
-
-
-def _compare_words(words: Sequence[str]) -> None:
-    """Take part in the check of all ranks' words, of which rank 0 prints the result."""
-    with suppress(ImportError, RuntimeError, PlanError):
-        from mpi4py import MPI
-
-        check_same_words(MPI.COMM_WORLD, words)
 
 
 def check_same_words(comm: Any, words: Sequence[str]) -> None:
@@ -103,8 +98,7 @@ def check_same_words(comm: Any, words: Sequence[str]) -> None:
 
 def _exit_quietly(code: Any) -> None:
     """End this rank with an exit code, after rank 0 has printed its message."""
-    if code:
-        time.sleep(EXIT_DELAY_S)
+    time.sleep(EXIT_DELAY_S)
     raise SystemExit(code)
 
 
