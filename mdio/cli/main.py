@@ -76,8 +76,9 @@ OTHER_NAMES = {
 """Options of mdio by their names in other programs, if the spelling does not suggest them."""
 
 OTHER_VALUES = {"multiprocessing": "processes", "distributed": "dask", "none": "serial"}
-BENCH_SCRIPTS = ("layouts", "gather", "scheduler")
-"""Benches that are scripts in the sources, and were commands in earlier versions."""
+BENCH_SCRIPTS = {name: name for name in ("layouts", "gather", "scheduler")}
+BENCH_SCRIPTS["darshan"] = "darshan_log"
+"""Scripts in the sources, by their names as benches in earlier versions."""
 
 
 def hint_for(option: str, parser: argparse.ArgumentParser) -> str:
@@ -144,7 +145,7 @@ class FriendlyParser(argparse.ArgumentParser):
                 else did_you_mean(value, choices)
             )
             if action.dest == "bench" and value in BENCH_SCRIPTS:
-                hint = f" (in the sources: python bench/{value}.py)"
+                hint = f" (in the sources: python bench/{BENCH_SCRIPTS[value]}.py)"
             error.message += hint
             raise
 
