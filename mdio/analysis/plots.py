@@ -23,7 +23,7 @@ ANGLE = re.compile(r"(?P<part>cos|sin)?\(?(?P<angle>phi|psi|chi1):(?P<residue>[^
 """Labels of dihedral angles: ``phi:4AKE:ARG2``, or ``cos(...)`` and ``sin(...)`` of it."""
 MAX_LINES_NAMED = 10
 """Lines that get a legend; with more of one quantity, their distribution is drawn instead."""
-NARROW_NAME = 24
+NARROW_NAME = 30
 """Longest name, in letters, of which two fit beside each other."""
 LEGEND_BELOW: dict[str, Any] = {
     "loc": "upper center",

@@ -12,7 +12,7 @@ from parallel.on_dask import dask_client
 
 import mdio
 from mdio.analysis.kernels.geometry import RMSF
-from mdio.analysis.report import save_report
+from mdio.analysis.report import check_report, save_report
 from mdio.cli.main import main
 from mdio.core.errors import MissingExtraError, OutputError
 from mdio.core.timing import STRAGGLER_FACTOR, WorkerTiming, stragglers, timing_record
@@ -170,7 +170,7 @@ def test_what_stands_in_the_way_is_told_before_the_work(tmp_path, monkeypatch, c
     assert main([*words, str(tmp_path / "r.html")]) == 1
     assert 'pip install "mdio-layouts[report]"' in capsys.readouterr().err
     with pytest.raises(MissingExtraError, match="matplotlib"):
-        save_report(mdio.analyze(DCD, kernel=mdio.RMSD()), tmp_path / "r.html", "")
+        check_report(tmp_path / "r.html")
 
 
 def test_values_with_many_columns(tmp_path):

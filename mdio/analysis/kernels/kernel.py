@@ -293,6 +293,13 @@ def import_callable(address: str) -> Callable[..., Any]:
         raise PlanError(f"{address}: {_missing_function(module, name)}")
     if not callable(value):
         raise PlanError(f"{address}: {name!r} is not a function")
+    here = Path(folder, *module_name.split(".")).with_suffix(".py")
+    imported = Path(getattr(module, "__file__", None) or here)
+    if here.is_file() and imported.is_file() and not here.samefile(imported):
+        warnings.warn(
+            f"{address} is that of {imported}, and not of {here}: give the file another name",
+            stacklevel=2,
+        )
     function: Callable[..., Any] = value
     return function
 
