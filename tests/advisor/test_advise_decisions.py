@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from advise_cases import N_FRAMES, io_bound, measurements, run, spread, trial
 
+import mdio
 from mdio.advisor.forecast import Calibration, Forecaster, read_calibration
 from mdio.advisor.measure import fit_conversion
 from mdio.advisor.measurements import (
@@ -359,7 +360,7 @@ def test_damaged_measurements_are_refused(damage):
 def test_numbers_below_one_are_refused():
     for ranks, passes in ((0, 1), (1, 0), (-3, 1)):
         with pytest.raises(PlanError, match="1 or more"):
-            recommend(io_bound(), ranks, passes)
+            mdio.advise(replay=RECORDED, ranks=ranks, passes=passes)
 
 
 def test_spread():

@@ -98,10 +98,10 @@ def test_bad_questions(adk, tmp_path):
 def test_an_option_that_cannot_be_made_is_told(adk, tmp_path, monkeypatch):
     convert = measure.convert_trial
 
-    def failing(candidate, *arguments):
+    def failing(candidate, *arguments, **options):
         if candidate.to == "zarr":
             raise OutputError("the disk is full")
-        return convert(candidate, *arguments)
+        return convert(candidate, *arguments, **options)
 
     monkeypatch.setattr(measure, "convert_trial", failing)
     found = quickly(adk, tmp_path)
