@@ -203,8 +203,7 @@ def test_frames_that_only_the_source_has_are_told(adk, tmp_path, suffix):
     assert problem.startswith(f"{whole}: has 10 frames (125 to 143 ps)")
     mdio.append(live, out)
     assert not lacking(whole)
-    (problem,) = lacking(live, gap, whole)
-    assert problem.startswith(f"{gap}: {out} was made from the other files")
+    assert not lacking(live, gap, whole)
 
 
 def test_files_that_it_was_not_made_from_are_told(adk, tmp_path):
