@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from mdio.converters.opening import read_frame_keys
 from mdio.converters.options import ConversionOptions, ConvertResult
-from mdio.converters.periodic import TransformedLayout, is_fitted_to_source
+from mdio.converters.periodic import TransformedLayout
 from mdio.converters.selection import AtomChoice, check_whole, open_with_topology
 from mdio.converters.storage import StripeRequest
 from mdio.converters.strategies.choice import choose
@@ -112,24 +112,13 @@ class Comparison:
         compare in the output and the source, ascending. `nbytes`: bytes to compare, of evenly
         spread frames; None = all. If one of these differs, all are compared.
         """
-        n_pairs = n_compared = len(old_frames)
-        if nbytes is not None:
-            n_compared = max(MIN_COMPARED, nbytes // max(1, self.source.info.frame_nbytes))
-        if n_compared < n_pairs:
-            sample = np.unique(np.linspace(0, n_pairs - 1, n_compared).astype(int))
-            if self._compare_all(read, follows, old_frames[sample], new_frames[sample]).all():
-                return np.ones(n_pairs, bool)
-        return self._compare_all(read, follows, old_frames, new_frames)
-
-    def _compare_all(
-        self,
-        read: Callable[[int, int], FrameBlock],
-        follows: Callable[[Numbers], Bools],
-        old_frames: Numbers,
-        new_frames: Numbers,
-    ) -> Bools:
-        is_equal = np.ones(len(old_frames), bool)
-        max_frames = max(1, RUN_NBYTES // max(1, self.source.info.frame_nbytes))
+        n_pairs, frame_nbytes = len(old_frames), max(1, self.source.info.frame_nbytes)
+        is_equal = np.ones(n_pairs, bool)
+        if nbytes is not None and n_pairs > (n := max(MIN_COMPARED, nbytes // frame_nbytes)):
+            sample = np.unique(np.linspace(0, n_pairs - 1, n).astype(int))
+            if self.compare(read, follows, old_frames[sample], new_frames[sample], None).all():
+                return is_equal
+        max_frames = max(1, RUN_NBYTES // frame_nbytes)
         breaks = np.flatnonzero(~follows(old_frames) | (np.diff(new_frames) != 1)) + 1
         for begin, end in pairwise([0, *breaks.tolist(), len(old_frames)]):
             for first in range(begin, end, max_frames):
@@ -187,11 +176,10 @@ class Timeline:
         new_keys: FrameKeys,
         following_keys: FrameKeys | None,
     ) -> None:
-        """Merge the frames of a source.
+        """Merge the frames of a source; raises SourceError: they cannot be merged.
 
         `nbytes`: bytes to compare of frames that both have; None = all. `overlap`,
         `following_keys`: see `merge`. `new_keys`: times and steps of the source.
-        Raises SourceError: they cannot be merged.
         """
 
         def compare(old_frames: Numbers, new_frames: Numbers) -> Bools:
@@ -317,10 +305,7 @@ def prepare_append(
 def prepare_continuation(
     out: Path, stop: int, new: Layout, options: ConversionOptions
 ) -> Conversion:
-    """Plan an output of the first `stop` frames of `out`, followed by those of `new`, in memory.
-
-    Raises PlanError, SourceError: `out` cannot be continued.
-    """
+    """Plan an output of the first `stop` frames of `out`, followed by those of `new`, in memory."""
     former_state = state_at(out)
     old = open_layout(out)
     try:
@@ -331,17 +316,11 @@ def prepare_continuation(
 
 
 def check_continues(source: Path, out: Path, options: ConversionOptions) -> None:
-    """Check that a source still holds the frames of `out`, which are every nth of one file.
-
-    Raises SourceError: it does not.
-    """
-    old = open_layout(out, verify=options.sources.verify)
-    planner = _AppendPlanner(old, None, [source], options.replaced(start=0))
-    try:
+    """Raise SourceError unless a source still holds the frames of `out`, every nth of one file."""
+    with open_layout(out, verify=options.sources.verify) as old:
+        planner = _AppendPlanner(old, None, [source], options.replaced(start=0))
         with planner.open_source(source):
             planner.check_same_source(source)
-    finally:
-        old.close()
 
 
 class _AppendPlanner:
@@ -559,7 +538,9 @@ class _AppendPlanner:
                     f"{self.old.path} was made with --pbc nojump, which follows atoms from the "
                     "first frame on; convert all files together again"
                 )
-            if is_fitted_to_source(transform_options) and not self.adds_by_number:
+            fits = "fit" in transform_options
+            is_by_file = fits and isinstance(transform_options["fit_reference"], str)
+            if fits and not is_by_file and not self.adds_by_number:
                 raise PlanError(
                     f"{self.old.path} was made with --fit to a frame of its source; convert all "
                     "files together again, or name a file with --fit-reference from the beginning"

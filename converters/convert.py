@@ -75,11 +75,7 @@ def prepare(
     options: ConversionOptions,
     executor: Executor | None = None,
 ) -> Conversion:
-    """Open the source and plan the output for `executor` (one process); nothing is written.
-
-    Raises SourceError, UnknownLayoutError, PlanError: what cannot be read, written, or does not fit
-    together.
-    """
+    """Open the source and plan the output for `executor` (one process); nothing is written."""
     paths = path_list(source)
     if options.running.append:
         return prepare_append(paths, out, options)
@@ -220,44 +216,43 @@ def plan_conversion(
                 f"{unreadable[0][0]} cannot be read; convert with --salvage alone, then the output "
                 "with --pbc nojump"
             )
+    atoms = choice.atoms
     view = ViewLayout(
-        source.path,
-        source=transformed_source,
-        frames=frames,
-        atoms=choice.atoms,
-        unreadable=unreadable,
+        source.path, source=transformed_source, frames=frames, atoms=atoms, unreadable=unreadable
     )
     if repairs is not None:
         view = with_own_frames(repairs.former, view)
-    note = None if selection.dt_ps is None else note_on_dt(source.info, view.info, selection.dt_ps)
-    notes = source.notes if note is None else (*source.notes, note)
-    notes = tuple(dict.fromkeys([*notes, *step_notes, *choice.notes]))
+    notes = [*source.notes]
+    if selection.dt_ps is not None:
+        notes += filter(None, [note_on_dt(source.info, view.info, selection.dt_ps)])
+    notes = list(dict.fromkeys([*notes, *step_notes, *choice.notes]))
     stretches = source.stretches if unreadable else ()
     if unreadable:
         single_frames = np.setdiff1d(
             indices_from_runs(unreadable), [stretch.frame for stretch in stretches]
         )
         kept_text = f"{plural(len(frames), 'whole frame')} kept"
-        notes = (*notes, *(f"{stretch}; left out, {kept_text}" for stretch in stretches))
+        notes += [f"{stretch}; left out, {kept_text}" for stretch in stretches]
         if len(single_frames):
             numbers = f"number {runs_text(runs_from_indices(single_frames))}"
             name = source.path if len(paths) == 1 else "the joined files"
             text = f"{name}: {plural(len(single_frames), 'frame')} cannot be read ({numbers})"
-            notes = (*notes, f"{text}; left out, {kept_text}")
+            notes.append(f"{text}; left out, {kept_text}")
     if layout_class(layout_name).facts.in_segments and reading.top and choice.atoms is None:
-        notes = (*notes, f"{layout_name} hold no topology: give it with -s/--top again to read it")
+        notes.append(f"{layout_name} hold no topology: give it with -s/--top again to read it")
     if running.growing:  # incomplete frames will be completed
-        notes = ()
+        notes = []
     elif not reading.salvage:
         check_whole(source.info, selection.stop, selection.end_ps)
     striping = StripeRequest(storage.stripe_nbytes, storage.stripe_count, storage.progressive)
     if repairs is None:  # older versions requested any size
         striping.check()
-    storage_options = {
-        option.name: getattr(storage, option.name) for option in fields(StorageOptions)
-    }
+    storage_options = {field.name: getattr(storage, field.name) for field in fields(StorageOptions)}
     if storage_options["container"] is None and writer.facts.copier is not None:
         storage_options["container"] = container_format(source)
+    packs = writer.facts.packs_integers and repairs is None
+    density = source.info.density
+    packed = packed_shares(view, choice.groups, storage, density) if packs else {}
     write_options = WriteOptions(
         **storage_options,
         compression=None if storage.compression in ("auto", "none") else storage.compression,
@@ -266,27 +261,23 @@ def plan_conversion(
         topology_nbytes=0 if topology is None else len(topology.to_bytes()),
         stripe_nbytes=striping.nbytes_for(target),
         groups={name: len(atoms) for name, atoms in choice.groups.items()},
-        packed=packed_shares(view, choice.groups, storage, source.info.density)
-        if writer.facts.packs_integers and repairs is None
-        else {},
+        packed=packed,
     )
     plan = note_dropped(writer.plan_for(view.info, write_options), view.info, write_options)
-    stripes_note = no_stripes_note(target)
-    notes = notes if stripes_note is None else (*notes, stripes_note)
+    notes += filter(None, [no_stripes_note(target)])
     is_plain = plan.precision is None and plan.compression is None
     if writer.facts.packs_integers and is_plain and storage.precision != "none":
-        notes = (*notes, *_notes_on_floats(source.info, view.info))
+        notes += _notes_on_floats(source.info, view.info)
     if not layout_class(storage_options["container"] or layout_name).facts.counts_steps:
-        notes = (*notes, *_notes_on_restarted_steps(source))
+        notes += _notes_on_restarted_steps(source)
     lacking = [name for name in source.info.groups if name not in choice.groups]
     if lacking and plan.arrays and choice.atoms is None and repairs is None:
-        notes = (
-            *notes,
+        notes.append(
             f"{source.path}: its stored groups ({list_text(lacking)}) are left out; store them "
-            "again with --group NAME=SELECTION",
+            "again with --group NAME=SELECTION"
         )
     plan = plan.replace(notes=(*plan.notes, *notes), source_density=source.info.density)
-    shares = filter(None, write_options.packed.get(FULL_SYSTEM, ()))
+    shares = filter(None, packed.get(FULL_SYSTEM, ()))
     min_share = min(shares, default=0.0) / 2  # a few frames tell little of the others
     if plan.container is not None and plan.keeps_integers:
         is_whole = choice.atoms is None and plan.n_frames == source.info.n_frames
@@ -350,7 +341,7 @@ def convert(
         Replace an existing output, once the new one is complete.
     resume
         Continue an earlier run of the same conversion; begin if there is none; do nothing if it
-        made all of `out` (which is not seen of native files: they are refused).
+        made all of `out` (a native file: if it holds the same frames).
     progress
         Called with (frames, decoded bytes) done since the last call.
     **options

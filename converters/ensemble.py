@@ -178,7 +178,13 @@ def convert_ensemble(
         ensemble.seal(list(sources))
         final_paths = {label: ensemble.member_path(label, final=True) for label in sources}
         stack.close()
-        notes = _notes_on_files(Path(out), len(sources))
+        n_files, notes = sum(len(names) for *_, names in os.walk(out)), []
+        if n_files > MANY_FILES:
+            h5md = Path(out).with_suffix(".h5md")
+            notes = [
+                f"files: {out} has {n_files:,}; where their number is limited, {h5md} would have "
+                f"{len(sources) + 1:,} (add --compression small)"
+            ]
         return {label: _rename(results[label], path, notes) for label, path in final_paths.items()}
 
     with stack:
@@ -192,17 +198,6 @@ def _rename(result: ConvertResult, path: Path, notes: Sequence[str]) -> ConvertR
     topologies = tuple(str(path.with_name(Path(top).name)) for top in result.topologies)
     plan = result.plan.replace(notes=(*result.notes, *notes))
     return replace(result, out=str(path), topologies=topologies, plan=plan)
-
-
-def _notes_on_files(out: Path, n_members: int) -> list[str]:
-    """Return a note where an ensemble has more files than many a quota of a cluster likes."""
-    n_files = sum(len(files) for *_, files in os.walk(out))
-    if n_files <= MANY_FILES:
-        return []
-    return [
-        f"files: {out} has {n_files:,}; where their number is limited, {out.with_suffix('.h5md')} "
-        f"would have {n_members + 1:,} (add --compression small)"
-    ]
 
 
 def _identity(

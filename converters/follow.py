@@ -211,10 +211,7 @@ class _Follower:
         return self._n_complete
 
     def publish(self, n_frames: int, *, full_only: bool) -> bool:
-        """Write the output of the first `n_frames` frames, or of the full units of these.
-
-        Returns whether it has more frames than before.
-        """
+        """Write the output of `n_frames`, or of the full units of these; return whether it grew."""
         if n_frames <= self.n_published:
             return False
         if self.unit_frames is None:

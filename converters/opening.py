@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from os import PathLike
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.converters.periodic import TransformedLayout, is_fitted_to_source
+from mdio.converters.periodic import TransformedLayout
 from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.core.files.fingerprint import contents_of, fingerprint
 from mdio.core.files.store import AnyPath, Paths, path_list
@@ -46,19 +46,13 @@ def source_open_options(layout: Layout) -> dict[str, Any]:
 
 
 def in_recorded_order(layout: Layout, files: Paths) -> list[AnyPath]:
-    """Return those of `files` that the manifest records, in its order.
-
-    Returns all `files` as they are if one of the manifest is not among them.
-    """
+    """Return those of `files` that the manifest records, in its order; all if one is missing."""
     paths = path_list(files)
     return paths if len(paths) < 2 else recorded_files(layout, by_contents(paths)) or paths
 
 
 def by_contents(paths: list[AnyPath]) -> dict[str, AnyPath]:
-    """Return files by their contents, as manifests record them.
-
-    Raises SourceError: one does not exist.
-    """
+    """Return files by their contents, as manifests record them."""
     return {str(contents_of(fingerprint(path))): path for path in paths}
 
 
@@ -108,26 +102,25 @@ def source_view(
     frame once.
     """
     manifest = layout.manifest
-    frames: Any = None
-    atoms = None
-    unreadable = None
-    transformed: Layout = source
-    if manifest is not None:
-        unreadable = manifest["source"].get("unreadable_frames")
-        runs = manifest["frames"]
-        frames = range(*runs[0]) if len(runs) == 1 else indices_from_runs(runs)
-        atoms = _atoms_of(manifest)
-        transformed = _transformed(manifest, source, top)
-        matched = (manifest["source"].get("joined") or {}).get("matched")
-        if matched is None and source.info.n_frames > manifest["source"]["n_frames"]:
-            matched = _key_of_grown(layout, source)
-        if matched is not None:
-            n_source = source.info.n_frames
-            readable = np.setdiff1d(np.arange(n_source), indices_from_runs(unreadable or []))
-            view = ViewLayout(source.path, source=transformed, frames=readable, atoms=atoms)
-            frames = readable[_match(layout, view, matched)]
-            source = _chain_frames(source, frames)  # whose bytes can be copied
-            transformed, frames = _transformed(manifest, source, top), None
+    if manifest is None:
+        return ViewLayout(source.path, source=source), source
+    unreadable = manifest["source"].get("unreadable_frames")
+    runs = manifest["frames"]
+    frames: Any = range(*runs[0]) if len(runs) == 1 else indices_from_runs(runs)
+    atoms = _atoms_of(manifest)
+    transformed = _transformed(manifest, source, top)
+    matched = (manifest["source"].get("joined") or {}).get("matched")
+    has_grown = source.info.n_frames > manifest["source"]["n_frames"]
+    if matched is None and has_grown and not n_left_out(layout):
+        with suppress(SourceError):  # frames have neither times nor steps of their own
+            matched = match_keys(read_frame_keys(layout), read_frame_keys(source))[2]
+    if matched is not None:
+        n_source = source.info.n_frames
+        readable = np.setdiff1d(np.arange(n_source), indices_from_runs(unreadable or []))
+        view = ViewLayout(source.path, source=transformed, frames=readable, atoms=atoms)
+        frames = readable[_match(layout, view, matched)]
+        source = _chain_frames(source, frames)  # whose bytes can be copied
+        transformed, frames = _transformed(manifest, source, top), None
     info = source.info
     last = -1 if frames is None or not len(frames) else int(max(frames[0], frames[-1]))
     if last >= info.n_frames or (atoms is not None and atoms.max(initial=-1) >= info.n_atoms):
@@ -153,18 +146,12 @@ def n_left_out(layout: Layout) -> int:
     return int(source["n_frames"] - n_stored - n_unreadable)
 
 
-def find_in_output(
-    layout: Layout, source: Layout, further: Sequence[Layout], top: str | PathLike[str] | None
-) -> Iterator[str | tuple[ViewLayout, ViewLayout]]:
-    """Look in `layout` for the frames of files that have changed since it was made, or are others.
+def find_lacking(layout: Layout, source: Layout) -> Iterator[str]:
+    """Yield a message for each file that has changed, with frames that `layout` should have.
 
-    Yields a message for each file with frames that `layout` lacks and should have, or that cannot
-    be matched; and for each of the `further` files, the frames of `layout` that it has, too, and
-    the same ones of the file, to be compared. (Those of `source` are compared by their numbers.)
-
-    What the output lacks of unchanged files was left out by choice. Of other files, it lacks frames
-    with times, or steps, that it does not have; if its frames were chosen, only those behind its
-    last one; if the choice ended before the source did, none.
+    What the output lacks of unchanged files was left out by choice. Of others, it lacks frames with
+    times, or steps, that it does not have; if its frames were chosen, only those behind its last
+    one; if the choice ended before the source did, none.
     """
     manifest = layout.manifest
     if manifest is None:
@@ -173,57 +160,25 @@ def find_in_output(
     n_recorded, numbers = recorded["n_frames"], indices_from_runs(manifest["frames"])
     is_chosen = n_left_out(layout) > 0
     spacing = int(np.diff(numbers[-2:]).max(initial=1))
-    should_grow = not is_chosen or not 0 <= numbers.max(initial=-1) < n_recorded - spacing
+    ends_before = is_chosen and 0 <= numbers.max(initial=-1) < n_recorded - spacing
+    if ends_before or source.info.n_frames <= n_recorded:
+        return
     contents = [contents_of(record) for record in recorded.get("files", [recorded])]
-    transform_options = recorded.get("transformed") or {}
-    needs_whole_source = transform_options.get("pbc") == "nojump" or is_fitted_to_source(
-        transform_options
-    )
-    output_frame_keys = None
-    members = source.joined_layouts if source.info.n_frames > n_recorded else ()
-    for file in (*dict.fromkeys(member for member, *_ in members), *further):
+    output_keys = read_frame_keys(layout)
+    for file in dict.fromkeys(member for member, *_ in source.joined_layouts):
         if contents_of(fingerprint(file.path)) in contents:
             continue
-        if file.info.n_atoms != source.info.n_atoms:
-            yield (
-                f"{file.path}: has {file.info.n_atoms} atoms, but {layout.path} was made from "
-                f"{source.info.n_atoms}; give the files that it was made from"
-            )
-            continue
-        output_frame_keys = output_frame_keys or read_frame_keys(layout)
         frame_keys = read_frame_keys(file)
         frames = np.arange(file.info.n_frames)
-        lacking = frames[n_recorded:]
         try:
-            keys, file_keys, unit = match_keys(output_frame_keys, frame_keys)
+            keys, file_keys, unit = match_keys(output_keys, frame_keys)
         except SourceError:  # there are no times or steps, or they do not ascend
-            if file in further:
-                yield (
-                    f"{file.path}: its {plural(len(frames), 'frame')} cannot be found in "
-                    f"{layout.path}, since the times of both would have to ascend; give the files "
-                    "that it was made from, or convert all together"
-                )
-                continue
+            lacking = frames[n_recorded:]
         else:
-            matched, file_matched = match_frames(keys, file_keys, unit)
-            lacking = np.setdiff1d(frames, file_matched)
+            lacking = np.setdiff1d(frames, match_frames(keys, file_keys, unit)[1])
             if is_chosen:
                 lacking = lacking[file_keys[lacking] > keys.max(initial=-np.inf)]
-            if file in further and len(matched) and needs_whole_source:
-                yield (
-                    f"{file.path}: has {plural(len(matched), 'frame')} at times that {layout.path} "
-                    "has, which cannot be compared: with --pbc nojump, or fitted to a frame, they "
-                    "depend on the whole source; give the files that it was made from"
-                )
-            elif file in further and len(matched):
-                transformed_source, atoms = _transformed(manifest, file, top), _atoms_of(manifest)
-                yield (
-                    ViewLayout(layout.path, source=open_layout(layout.path), frames=matched),
-                    ViewLayout(
-                        file.path, source=transformed_source, frames=file_matched, atoms=atoms
-                    ),
-                )
-        if len(lacking) and should_grow:
+        if len(lacking):
             times = frame_keys.time[lacking]
             yield (
                 f"{file.path}: has {plural(len(lacking), 'frame')} "
@@ -249,19 +204,6 @@ def _transformed(
     return layout
 
 
-def _key_of_grown(layout: Layout, source: Layout) -> str | None:
-    """Return the key by which frames are found in a source that has grown: ``ps`` or ``steps``.
-
-    None if frames were chosen by their numbers, or have neither times nor steps of their own.
-    """
-    if n_left_out(layout):
-        return None
-    try:
-        return match_keys(read_frame_keys(layout), read_frame_keys(source))[2]
-    except SourceError:
-        return None
-
-
 def by_program(layout: Layout) -> NDArray[np.int64]:
     """Return the numbers of frames that a program wrote, and no file of the source has."""
     source = (layout.manifest or {}).get("source", {})
@@ -285,7 +227,6 @@ def _match(layout: Layout, source: ViewLayout, key: str) -> NDArray[np.int64]:
     `key`: by what they are matched: ``ps`` or ``steps``. Where several files have a frame of the
     same time, it is the one whose coordinates are nearest to the output's, or, where these cannot
     be read, that of the last file.
-    Raises SourceError: there is none.
     """
     source_keys = read_frame_keys(source).of(key)
     order = np.argsort(source_keys, kind="stable")
@@ -302,10 +243,8 @@ def _match(layout: Layout, source: ViewLayout, key: str) -> NDArray[np.int64]:
     if key == "ps":
         spacing = np.diff(keys).min(initial=np.inf)
         slack = np.minimum(ROUNDING * np.abs(keys), spacing / 4)
-    begin, end = (
-        np.searchsorted(source_keys, keys - slack),
-        np.searchsorted(source_keys, keys + slack, "right"),
-    )
+    begin = np.searchsorted(source_keys, keys - slack)
+    end = np.searchsorted(source_keys, keys + slack, "right")
     if (begin == end).any():
         lacking = keys[begin == end][0]
         text = f"{number_text(lacking)} ps" if key == "ps" else f"step {int(lacking):,}"
@@ -338,14 +277,11 @@ def _match(layout: Layout, source: ViewLayout, key: str) -> NDArray[np.int64]:
 
 def _chain_frames(source: Layout, frames: NDArray[np.int64]) -> Layout:
     """Return the frames of one or several files with these numbers, as a chain."""
-    counts = [stop - start for _, start, stop in source.joined_layouts]
-    edges = np.cumsum([0, *counts])
+    layouts, starts, stops = zip(*source.joined_layouts, strict=True)
+    edges = np.cumsum([0, *np.subtract(stops, starts)])
     file_number = np.searchsorted(edges, frames, "right") - 1
-    in_file = frames - edges[file_number]
-    parts = tuple(parts_of(file_number, in_file))
-    return chain_parts(
-        [layout for layout, *_ in source.joined_layouts], Joining(parts, changes=True)
-    )
+    parts = parts_of(file_number, frames - edges[file_number])
+    return chain_parts(layouts, Joining(tuple(parts), changes=True))
 
 
 def read_frame_keys(layout: Layout) -> FrameKeys:

@@ -249,10 +249,7 @@ class ConversionOptions:
         return [pair for part in vars(self).values() for pair in non_defaults(part)]
 
     def refused_options(self, mode: str) -> list[str]:
-        """Return the options that are set but not allowed in a mode, as users spell them.
-
-        `mode`: ``append`` or ``follow``.
-        """
+        """Return options that are set and not allowed in `mode` (append, follow), as spelled."""
         return [
             spell_option(declaration, value)
             for declaration, value in self.changed()
@@ -260,10 +257,7 @@ class ConversionOptions:
         ]
 
     def recipe(self) -> dict[str, Any]:
-        """Return the changed options of sources, selection and storage, by name, as plain values.
-
-        For a growing source, `stop` and `expected_frames` are left out.
-        """
+        """Return changed options of sources, selection and storage by name, as plain values."""
         left_out = {declaration.name for declaration in fields(Running)} | {"verify"}
         left_out |= {"stop", "expected_frames"} if self.running.growing else set()
         changed = {declaration.name: value for declaration, value in self.changed()}
@@ -301,7 +295,6 @@ def read_recipe(path: str | PathLike[str]) -> dict[str, Any]:
     """Return the options by name that an output was made with, or that a file of JSON has.
 
     The file: a JSON object of these options, or what ``mdio convert --dry-run --json`` prints.
-    Raises SourceError: neither. PlanError: an option that this version does not have.
     """
     if str(path).endswith(".json"):
         try:

@@ -6,9 +6,8 @@ its runs of frames.
 
 from __future__ import annotations
 
-import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -51,17 +50,6 @@ class Fit:
     rotates: bool
     box: NDArray[np.float32]
     """Box of the reference, (6,)."""
-
-    def apply(self, block: FrameBlock) -> None:
-        """Move (and rotate) frames in place, with velocities and forces."""
-        vectors = [block.velocities, block.forces]
-        kernels.fit(
-            block.positions,
-            self.atoms,
-            self.reference,
-            rotate=self.rotates,
-            along=[array for array in vectors if array is not None],
-        )
 
 
 @dataclass(frozen=True)
@@ -108,8 +96,9 @@ class Steps:
             kernels.centre(positions, box, self.centre_atoms)
         if self.wrapped is not None:
             kernels.put_in_cell(positions, box, *self.wrapped)
-        if self.fit is not None:
-            self.fit.apply(block)
+        if (fit := self.fit) is not None:
+            along = [array for array in (block.velocities, block.forces) if array is not None]
+            kernels.fit(positions, fit.atoms, fit.reference, rotate=fit.rotates, along=along)
 
 
 def plan_steps(
@@ -126,7 +115,6 @@ def plan_steps(
 
     `load_universe()`: returns the Universe of the topology. `topology_name`: its name for messages.
     `fit`: with the source's numbers of atoms. `selection_notes`: on the atoms that it has.
-    Raises PlanError: the topology has no bonds, or the selection is wrong.
     """
     n_atoms = source.info.n_atoms
     is_read = np.ones(n_atoms, bool)
@@ -268,7 +256,7 @@ RUN_NBYTES = 16 << 20
 MIN_ROTATION_ATOMS = 3
 """Fewest atoms that define a rotation."""
 FIRST_FRAMES = 3
-"""Frames on which the time of the steps is measured; the first of a sample."""
+"""The first frames of a sample."""
 SAMPLE_FRAMES = 8
 """Frames of a sample that are spread over the whole trajectory."""
 
@@ -284,11 +272,6 @@ class _Crossings:
     """Positions in the frame before, where there was one."""
     counts: Counts
     has_last: bool = False
-
-
-def is_fitted_to_source(options: Mapping[str, Any]) -> bool:
-    """Return whether a `TransformedLayout` fits frames to one of their source, and not a file's."""
-    return "fit" in options and not isinstance(options["fit_reference"], str)
 
 
 class TransformedLayout(Layout):
@@ -418,10 +401,7 @@ class TransformedLayout(Layout):
         return stored_universe(topology, self.source)
 
     def prepare_steps(self, atoms: AtomIndices | None) -> Steps:
-        """Return the steps for some atoms of the source, cached in the options.
-
-        Raises PlanError: there is no topology, or it has no bonds, or the selection is wrong.
-        """
+        """Return the steps for some atoms of the source, cached in the options."""
         steps: Steps | None = self.options["steps"]
         if steps is None or not steps.is_for(atoms):
             steps = self.options["steps"] = self._plan_steps(atoms)
@@ -448,11 +428,7 @@ class TransformedLayout(Layout):
         atoms: AtomIndices | None,
         notes: list[str],
     ) -> Fit:
-        """Return the fit.
-
-        `steps_for(atoms)`: returns the steps before it. `atoms`: those to return. `notes`: gets
-        those on the selection.
-        """
+        """Return the fit; `steps_for(atoms)` returns the steps before it."""
         selection, rotates = self.options["fit_select"], self.fit_mode == ROT_TRANS
         n_atoms = self.source.info.n_atoms
         fitted = np.arange(n_atoms, dtype=np.int64)
@@ -496,9 +472,6 @@ class TransformedLayout(Layout):
 
         The file has all atoms of the trajectory, those that are kept, or the fitted ones; in any
         other the fitted atoms are found by the selection.
-
-        Raises PlanError: it selects another number there, or goes by number. SourceError: the file
-        cannot be read.
         """
         n_atoms = self.source.info.n_atoms
         with open_layout(file) as layout:
@@ -537,10 +510,7 @@ class TransformedLayout(Layout):
     def _select_in(
         self, file: str, layout: Layout, topology: Topology | None, notes: list[str]
     ) -> AtomIndices | None:
-        """Return the atoms that the selection of the fit has in the file of the reference.
-
-        None where atoms are not selected by what they are: numbers are those of the trajectory.
-        """
+        """Return the atoms that the fit's selection has in a file; None: it goes by number."""
         from mdio.converters.selection import stored_universe
 
         selection, n_atoms = self.options["fit_select"], layout.info.n_atoms
@@ -571,33 +541,12 @@ class TransformedLayout(Layout):
     def _transformed_frames(
         self, start: int, stop: int, steps: Steps, out: FrameBlock | None = None
     ) -> FrameBlock:
-        """Return frames of the atoms that are read, with all steps applied."""
         crossings = self._crossings_before(start, steps) if steps.unwraps else None
         block = self._source_frames(start, stop, steps, out)
         if crossings is not None:
             _count_crossings(crossings, block)
         steps.apply(block)
         return block
-
-    def measure_cost(self, atoms: AtomIndices | None) -> str:
-        """Return the time of the steps for a frame, measured on the first frames of the source."""
-        steps = self.prepare_steps(atoms)
-        n_frames = min(FIRST_FRAMES, self.source.info.n_frames)
-        self._source_frames(0, 1, steps)
-        begin_s = time.perf_counter()
-        block = self._source_frames(0, n_frames, steps)
-        read_s = time.perf_counter()
-        if steps.unwraps:
-            _count_crossings(self._no_crossings(0, steps), block)
-        steps.apply(block)
-        end_s = time.perf_counter()
-        steps_ms, reading_ms = (
-            1e3 * seconds / n_frames for seconds in (end_s - read_s, read_s - begin_s)
-        )
-        return (
-            f"this takes about {steps_ms:.2g} ms a frame, beside {reading_ms:.2g} ms for reading "
-            f"it (measured on {plural(n_frames, 'frame')})"
-        )
 
     def _source_frames(
         self, start: int, stop: int, steps: Steps, out: FrameBlock | None = None
@@ -639,7 +588,6 @@ class TransformedLayout(Layout):
         return _Crossings(frame, np.zeros((n_atoms, 3)), np.zeros((n_atoms, 3), np.int32))
 
     def _advance(self, crossings: _Crossings, stop: int, steps: Steps) -> _Crossings:
-        """Count crossings on to frame `stop`."""
         run_frames = max(1, RUN_NBYTES // max(1, 12 * len(crossings.last)))
         while crossings.frame < stop:
             run_stop = min(crossings.frame + run_frames, stop)
@@ -695,12 +643,10 @@ def count_all_crossings(view: Any, plan: LayoutPlan, executor: Executor) -> None
     """Count crossings of boundaries in parallel, for the workers that write: the first pass.
 
     Nothing is done without ``nojump``, or for one worker, which reads all frames in order.
-
-    `view`: the frames that are written, of a `TransformedLayout`. `plan`: counts are kept
-    where its pieces begin. `executor`: where to count.
+    Counts are kept where the pieces of `plan` begin.
     """
-    transformed = _transformed_layout(view)
-    if transformed is None or executor.n_workers == 1:
+    transformed: Any = getattr(view, "source", None)
+    if not hasattr(transformed, "count_crossings") or executor.n_workers == 1:
         return
     steps = transformed.prepare_steps(view.atoms)
     if not steps.unwraps:
@@ -825,16 +771,3 @@ def _sample(n_frames: int) -> list[int]:
         return []
     spread = np.linspace(0, n_frames - 1, SAMPLE_FRAMES).round().astype(int).tolist()
     return sorted({*range(min(FIRST_FRAMES, n_frames)), *spread})
-
-
-def with_measured_cost(plan: LayoutPlan, view: Any) -> LayoutPlan:
-    """Return the plan with a note on the time of the steps, if `view` has a `TransformedLayout`."""
-    transformed = _transformed_layout(view)
-    if transformed is None:
-        return plan
-    return plan.replace(notes=(*plan.notes, transformed.measure_cost(view.atoms)))
-
-
-def _transformed_layout(view: Any) -> TransformedLayout | None:
-    source: TransformedLayout | None = getattr(view, "source", None)
-    return source if hasattr(source, "count_crossings") else None

@@ -200,7 +200,6 @@ def _find_lost(out: Path, result: RepairResult) -> None:
 
 
 def _is_readable(out: Path, start: int, stop: int, options: dict[str, Any]) -> bool:
-    """Return whether frames can be read; raises OSError: the mount is gone."""
     try:
         with open_layout(out, **options) as layout:
             layout.read(start, stop)
@@ -270,7 +269,6 @@ def _prepare(
 def _options(
     manifest: dict[str, Any], plan_values: dict[str, Any], view: ViewLayout, top: AnyPath | None
 ) -> ConversionOptions:
-    """Return the options of the conversion that wrote `manifest`."""
     atoms = np.arange(view.source.info.n_atoms) if view.atoms is None else view.atoms
     groups = {
         name: atoms[indices_from_runs(runs)] for name, runs in manifest["group_atoms"].items()

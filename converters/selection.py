@@ -100,8 +100,6 @@ def load_topology(top: AnyTopology, source: Layout) -> Universe:
     """Return a Universe of topology `top` with the first frame of `source` as its coordinates.
 
     The frame is read when coordinates are. A Universe as `top` is copied.
-
-    Raises SourceError: the topology cannot be read, or has another number of atoms than `source`.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # guesses and missing attributes are not our user's concern
@@ -188,13 +186,7 @@ def open_with_topology(
     top: AnyTopology | None,
     **options: Any,
 ) -> Layout:
-    """Open a source; `top` says how many atoms it has where its format (AMBER's ASCII) does not.
-
-    `options` are those of `open_source`.
-
-    Raises SourceError: the source cannot be opened, or needs a topology that was not given or
-    cannot be read.
-    """
+    """Open a source; `top` says how many atoms it has where its format (AMBER's ASCII) does not."""
     layout = open_source(source, **options)
     try:
         layout.info  # noqa: B018 - opens it
@@ -269,12 +261,10 @@ def choose_atoms(
 ) -> AtomChoice:
     """Return the indices of the atoms that the user selected.
 
-    `source`: the trajectory; selections by place are evaluated on its first frame.
-    `top`: topology, a file or a Universe; needed for selection strings, and checked against
-    `source` if given. `select`: atoms to keep: MDAnalysis selection language, indices in the
-    source, a mask, or an AtomGroup. `groups`: names and selections, of the atoms that are kept.
-    Raises PlanError: a selection that is wrong, empty, or needs a topology that was not given.
-    SourceError: the topology does not fit the source.
+    `source`: the trajectory; selections by place are evaluated on its first frame. `top`: needed
+    for selection strings, and checked against `source` if given. `select`: atoms to keep:
+    MDAnalysis selection language, indices in the source, a mask, or an AtomGroup. `groups`: names
+    and selections, of the atoms that are kept.
     """
     texts = [selection for selection in (select, *groups.values()) if isinstance(selection, str)]
     source_topology = source.topology() if top is None else None
@@ -292,9 +282,33 @@ def choose_atoms(
                 f"{top}: holds no names, masses or bonds, as a trajectory does not; to store them, "
                 "give a topology (TPR, PSF, PRMTOP, PDB, GRO) with -s/--top"
             )
-    topologies = _Topologies(universe, source_topology, source, notes)
-    all_atoms = np.arange(source.info.n_atoms, dtype=np.int64)
-    selected = None if select is None else _select(select, topologies, all_atoms, "--select")
+    n_atoms, full_system = source.info.n_atoms, universe
+
+    def select_atoms(
+        selection: Selection, among: NDArray[np.int64], option: str
+    ) -> NDArray[np.int64]:
+        """Return the atoms of a selection: a text, `among` some atoms; or indices in the source."""
+        nonlocal full_system
+        if not isinstance(selection, str):
+            return atom_indices(selection, n_atoms, source.path, option=option)
+        indices = None
+        if source_topology is not None:
+            is_by_number = re.search(r"\b(index|bynum)\b", selection) is not None  # of all atoms
+            if len(among) == n_atoms or not is_by_number:
+                indices = select_stored(source_topology.take(among), selection)
+        if indices is not None:
+            indices = np.unique(among[indices])
+        else:
+            if full_system is None:
+                assert source_topology is not None
+                full_system = stored_universe(source_topology, source)
+            indices = select_by_mdanalysis(full_system.atoms[among], selection, option, notes)
+        if not len(indices):
+            raise PlanError(f"{option}: {selection!r} selects no atoms")
+        return indices
+
+    all_atoms = np.arange(n_atoms, dtype=np.int64)
+    selected = None if select is None else select_atoms(select, all_atoms, "--select")
     atoms = all_atoms if selected is None else selected
     index_in_kept = np.full(source.info.n_atoms, -1, dtype=np.int64)
     index_in_kept[atoms] = np.arange(len(atoms))
@@ -306,45 +320,8 @@ def choose_atoms(
                 f"a group cannot be called {name!r}; use letters, digits, - and _ "
                 "('trajectory' is the name of the full system)"
             )
-        group_atoms = _select(selection, topologies, atoms, f"--group {name}")
+        group_atoms = select_atoms(selection, atoms, f"--group {name}")
         group_indices[name] = index_in_kept[group_atoms]
         if np.any(group_indices[name] < 0):
             raise PlanError(f"--group {name}: some of its atoms are not in --select; widen that")
     return AtomChoice(universe, selected, group_indices, source_topology, tuple(notes))
-
-
-@dataclass
-class _Topologies:
-    """The topologies in which selections are evaluated."""
-
-    universe: Universe | None
-    source_topology: Topology | None
-    source: Layout
-    notes: list[str]
-
-    def select(self, selection: str, among: NDArray[np.int64], option: str) -> NDArray[np.int64]:
-        """Return the atoms of a selection, among some atoms."""
-        if self.source_topology is not None:
-            is_all = len(among) == self.source.info.n_atoms
-            is_by_number = re.search(r"\b(index|bynum)\b", selection) is not None  # of all atoms
-            indices = None
-            if is_all or not is_by_number:
-                indices = select_stored(self.source_topology.take(among), selection)
-            if indices is not None:
-                return np.unique(among[indices])
-            self.universe = self.universe or stored_universe(self.source_topology, self.source)
-        assert self.universe is not None
-        return select_by_mdanalysis(self.universe.atoms[among], selection, option, self.notes)
-
-
-def _select(
-    selection: Selection, topologies: _Topologies, among: NDArray[np.int64], option: str
-) -> NDArray[np.int64]:
-    """Return the atoms of a selection: a text, `among` some atoms; or indices in the source."""
-    if isinstance(selection, str):
-        indices = topologies.select(selection, among, option)
-        if not len(indices):
-            raise PlanError(f"{option}: {selection!r} selects no atoms")
-        return indices
-    source = topologies.source
-    return atom_indices(selection, source.info.n_atoms, source.path, option=option)

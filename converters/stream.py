@@ -290,10 +290,7 @@ class _Stream:
         self.until_idle_s, self.n_received, self.end = until_idle_s, 0, ""
 
     def frames(self, n_frames: int | None) -> Iterator[FrameBlock]:
-        """Yield whole frames, in memory that the next one overwrites; `n_frames` of them, or all.
-
-        Raises SourceError: the stream broke, or is of other atoms.
-        """
+        """Yield whole frames, `n_frames` or all, in memory that the next one overwrites."""
         while not self._ended():
             yield self._next()
             self.n_received += 1

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from mdio.converters.opening import (
     by_contents,
-    find_in_output,
+    find_lacking,
     in_recorded_order,
     n_left_out,
     open_damaged,
@@ -269,9 +269,7 @@ class Checks:
         self.own_frames = np.empty(0, np.int64)
         """Frames that only the output itself has, and that are not compared."""
         self.block_frames = 0
-        self.compared = list[tuple[Layout, ViewLayout]]()
-        """Frames of the output and those of the source; then those of further files."""
-        self.further = list[Layout]()
+        """Frames that are compared at a time; 0 = none are."""
         layout = open_damaged(out)
         result.has_checksums = layout.manifest is not None
         self.layouts = [layout]
@@ -306,19 +304,20 @@ class Checks:
                     options["overlap"] = overlap
                 source = open_with_topology(files, top, **options)
                 self.source_alone, _ = source_view(layout, source, top)
+                recorded = by_contents(files)
                 for file in source_files:
-                    if file not in files:
-                        self.further.append(open_with_topology(file, top, **options))
+                    if file not in files and not recorded.keys() & by_contents([file]).keys():
+                        result.add(
+                            f"{file}: {layout.path} was made from the other files; leave it out, "
+                            f"or add its frames (mdio append {file} {layout.path})"
+                        )
                 result.frames_left_out = n_left_out(layout)
                 self.source = with_own_frames(layout, self.source_alone)
             if self.source is not None:
                 self._compare_shapes(layout, self.source)
             if view is None and against is not None:
-                for match in find_in_output(layout, source, self.further, top):
-                    if isinstance(match, str):
-                        result.add(match)
-                    elif self.compared:
-                        self.compared.append(match)
+                for problem in find_lacking(layout, source):
+                    result.add(problem)
         except BaseException:
             self.close()
             raise
@@ -338,7 +337,6 @@ class Checks:
         result.allowed_diff_angstrom = 0.0 if is_exact else (info.precision or 0.0) / 2
         result.fields_left_out = tuple(name for name in expected.fields if name not in info.fields)
         self.block_frames = max(1, BLOCK_NBYTES // max(1, info.frame_nbytes))
-        self.compared = [(layout, source)]
         if source is not self.source_alone:
             runs = source.joined_layouts
             is_own = [member.path == layout.path for member, *_ in runs]
@@ -349,11 +347,9 @@ class Checks:
 
     def items(self, n_pieces: int) -> Iterator[Item]:
         """Yield the work, for each layout and the comparison cut into `n_pieces` at most."""
-        n_blocks = [
-            math.ceil(output.info.n_frames / self.block_frames) for output, _ in self.compared
-        ]
-        counts = [*enumerate(self.n_units), *((-1 - n, count) for n, count in enumerate(n_blocks))]
-        for number, count in counts:
+        n_frames = self.layouts[0].info.n_frames
+        n_blocks = math.ceil(n_frames / self.block_frames) if self.block_frames else 0
+        for number, count in (*enumerate(self.n_units), (-1, n_blocks)):
             n_runs = min(n_pieces, count)
             edges = [count * k // n_runs for k in range(n_runs + 1)] if n_runs else []
             yield from ((number, first, stop) for first, stop in pairwise(edges))
@@ -363,7 +359,7 @@ class Checks:
         number, first, stop = item
         result = VerifyResult()
         if number < 0:
-            self._compare(-1 - number, range(first, stop), result)
+            self._compare(range(first, stop), result)
         else:
             try:
                 self._check(number, range(first, stop), result)
@@ -439,50 +435,38 @@ class Checks:
         """Return how many of these frames are compared."""
         return stop - start - int(np.diff(np.searchsorted(self.own_frames, [start, stop]))[0])
 
-    def _compare(self, number: int, blocks: range, result: VerifyResult) -> None:
-        """Compare blocks with the source (`number` 0), or with the frames of a further file."""
-        layout, (output, source) = self.layouts[0], self.compared[number]
-        n_frames = output.info.n_frames
-        is_further = number > 0
+    def _compare(self, blocks: range, result: VerifyResult) -> None:
+        """Compare blocks with the source."""
+        layout, source = self.layouts[0], self.source
+        assert source is not None
+        n_frames = layout.info.n_frames
         container = container_format(layout)
         native = (layout if container is None else layout_class(container)).facts
         starts = [
             start
             for start in (block * self.block_frames for block in blocks if self.wanted(block))
-            if is_further or self._n_compared(start, min(start + self.block_frames, n_frames))
+            if self._n_compared(start, min(start + self.block_frames, n_frames))
         ]
-        for opened in (output, source):
+        for opened in (layout, source):
             opened.prefetch((block, min(block + self.block_frames, n_frames)) for block in starts)
         for start in starts:
             stop = min(start + self.block_frames, n_frames)
             try:
-                block, source_block = output.read(start, stop), source.read(start, stop)
+                block, source_block = layout.read(start, stop), source.read(start, stop)
             except OSError as error:
                 result.add(f"{frames_text(start, stop)}: {error}")
                 continue
             tolerances = {name: step / 2 for name, step in layout.info.field_precisions.items()}
             tolerances["positions"] = self.opening_result.allowed_diff_angstrom or 0.0
-            # Steps, and where boxes are rounded, depend on the format of a further file.
-            columns = COLUMNS if layout.facts.keeps_columns and not is_further else ()
-            rounding = dict.fromkeys(self._rounding, True) if is_further else self._rounding
+            columns = COLUMNS if layout.facts.keeps_columns else ()
             difference, problems = compare_blocks(
                 block,
                 source_block,
                 tolerances,
                 columns=columns if self._has_steps else columns[:-1],
                 rounded=native.rounds,
-                **rounding,
+                **self._rounding,
             )
-            if is_further:
-                for differing, problem in problems:
-                    frames = _frames_text(
-                        np.asarray(source.frames)[start + np.flatnonzero(differing)]
-                    )
-                    result.add(
-                        f"{source.path}: {frames} are not those that {layout.path} has at these "
-                        f"times: {problem}; give the files that it was made from"
-                    )
-                continue
             result.max_abs_diff_angstrom = max(result.max_abs_diff_angstrom, difference)
             if native.is_copied and not columns:
                 times: NDArray[np.float64] | None = source_block.time
@@ -511,9 +495,7 @@ class Checks:
 
     def close(self) -> None:
         """Close all layouts."""
-        further_pairs = (layout for pair in self.compared[1:] for layout in pair)
-        source = [] if self.source is None else [self.source]
-        for layout in (*self.layouts, *source, *further_pairs, *self.further):
+        for layout in filter(None, (*self.layouts, self.source)):
             layout.close()
 
 

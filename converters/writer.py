@@ -33,6 +33,7 @@ from mdio.converters.options import ConversionOptions, ConvertResult, Storage
 from mdio.converters.selection import Selection
 from mdio.converters.strategies.choice import check_options
 from mdio.converters.strategies.conversion import Conversion
+from mdio.converters.strategies.job import is_taken
 from mdio.core.boxes import vectors_from_boxes
 from mdio.core.errors import OutputError, PlanError
 from mdio.core.files.publish import link_target, settle
@@ -85,11 +86,7 @@ def _check_number(name: str, value: Any, kinds: Any, least: float, expected: str
 
 
 class _Output:
-    """An output to which frames are added.
-
-    `name`: its path, for messages. `options`: how it is stored. `force`: whether the first
-    frames replace an existing output.
-    """
+    """An output to which frames are added; `name` is its path for messages."""
 
     def __init__(self, name: Path, options: ConversionOptions, *, force: bool) -> None:
         self.name, self.options, self.force = name, options, force
@@ -129,11 +126,7 @@ class _Output:
     def continue_from(
         self, n_atoms: int, time_ps: float, topology: Topology | None
     ) -> TrajectoryInfo:
-        """Keep the existing output's frames before `time_ps`, and return the information on it.
-
-        `topology`: of the atoms to add, if it is known.
-        Raises OutputError: the output has other atoms, or no frame before `time_ps`.
-        """
+        """Keep the existing output's frames before `time_ps`, and return the information on it."""
         self.out = link_target(self.out)
         settle(self.out)
         with open_layout(self.out) as old:
@@ -349,7 +342,7 @@ class Writer:
     def existing_paths(self) -> list[Path]:
         """Return the existing paths with frames: the output, or the tree that it is made from."""
         paths = (self._growing.out, self.out if self._final is None else self._final.out)
-        return [path for path in dict.fromkeys(paths) if path.exists() or path.is_symlink()]
+        return [path for path in dict.fromkeys(paths) if is_taken(path)]
 
     @_one_at_a_time
     def set_atoms(self, atoms: Any) -> None:
@@ -404,7 +397,15 @@ class Writer:
         if self._topology is None and self._block is None:
             self.set_atoms(group)
         elif self._indices is not None and group.indices is not self._indices:
-            self._warn_of_other_atoms(group.indices, self._indices)
+            is_as_long = len(group.indices) == len(self._indices)
+            if is_as_long and not np.array_equal(group.indices, self._indices):
+                warnings.warn(
+                    f"{self.out}: frame {self.n_frames} has other atoms of the Universe than the "
+                    "first one, or in another order; the names and residues stored are those of "
+                    "the first",
+                    stacklevel=3,
+                )
+                self._indices = None
         values = {
             name: getattr(group, name)
             for name, is_requested in self._requested.items()
@@ -412,18 +413,6 @@ class Writer:
         }
         step = ts.data.get("step", ts.frame)
         self.write_block(group.positions, box=ts.dimensions, time=ts.time, step=step, **values)
-
-    def _warn_of_other_atoms(
-        self, indices: NDArray[np.int64], own_indices: NDArray[np.int64]
-    ) -> None:
-        """Warn once if a frame has other atoms than those that are stored for all frames."""
-        if len(indices) == len(own_indices) and not np.array_equal(indices, own_indices):
-            warnings.warn(
-                f"{self.out}: frame {self.n_frames} has other atoms of the Universe than the first "
-                "one, or in another order; the names and residues stored are those of the first",
-                stacklevel=4,
-            )
-            self._indices = None
 
     @_one_at_a_time
     def write_block(
@@ -632,10 +621,7 @@ class Writer:
         return block
 
     def _begin(self, block: FrameBlock, names: Sequence[str]) -> None:
-        """Plan the output, or find what is there, and make room for a shard.
-
-        `block`: the first frames. `names`: what they have besides positions.
-        """
+        """Plan the output for the first frames, or find it, and make room for a shard."""
         n_atoms, time_ps = block.n_atoms, min(float(block.time[0]), self._replaced_from_ps)
         self.n_atoms = n_atoms
         self._stored = {
@@ -684,10 +670,7 @@ class Writer:
                 )
 
     def _continue_steps(self, times: NDArray[Any], steps: NDArray[Any]) -> None:
-        """Count times and steps on from the frames of the existing output before new ones.
-
-        `times`, `steps`: of the new frames; empty where none are given.
-        """
+        """Count on from the existing frames before new ones, whose times or steps may be empty."""
         self._replaced_from_ps = np.inf
         for path in self.existing_paths()[:1]:
             with open_layout(path) as layout:

@@ -115,10 +115,12 @@ def cases(rows: Rows) -> Iterator[Case]:
         yield Case(f"1, 24, 72 ranks of {layout}, orders of magnitude", profile, left)
     new = alike(rows)
     one = [row for row in new if row.n_ranks == 1 and row.workload_x == 1]
-    yield Case("made-up machine, 1 rank", fit_profile(one, name="new", source=""), new)
+    yield Case(
+        "made-up machine, 1 rank", fit_profile(one, name="new", source="", cores_per_node=20), new
+    )
     for layout in ACCESS_MODELS:
         taken = few(new, layout, (20, 60))
-        profile = fit_profile(taken, name="new", source="")
+        profile = fit_profile(taken, name="new", source="", cores_per_node=20)
         yield Case(
             f"made-up machine, 1, 20, 60 of {layout}", profile, [r for r in new if r not in taken]
         )

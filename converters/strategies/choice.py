@@ -16,7 +16,6 @@ from mdio.converters.strategies.mpio import MPIOConversion
 from mdio.core.errors import PlanError
 from mdio.core.options import spell_option
 from mdio.layouts.base import Layout, container_format
-from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.registry import load_class, writable_layouts, writer_class
 from mdio.layouts.tables import ChunkTable, FrameTable
 from mdio.layouts.views.view import clip_runs
@@ -34,10 +33,7 @@ class CopiedBytes(Conversion):
 
     @classmethod
     def planned(cls, job: Job, copier_address: str) -> Self | None:
-        """Plan a copy by a writer class; None where frames cannot be copied, or not as a whole.
-
-        Raises SourceError: the source is damaged.
-        """
+        """Plan a copy by a writer class; None where frames cannot be copied, or not as a whole."""
         choice, options = job.choice, job.options
         is_selection = choice.atoms is not None or choice.groups or job.transformed
         is_changed = (
@@ -66,7 +62,8 @@ class CopiedBytes(Conversion):
             ]
             stop = first + n_frames - n_reused
             tables = [table for table in _cut_frames(source_tables, first, stop) if table.n_frames]
-            times_ps = _first_times_ps(source, first, job.plan)
+            starts = accumulate(job.plan.segment_frames[:-1], initial=first)
+            times_ps = [float(source.read(n, n + 1, atoms=[]).time[0]) for n in starts]
         finally:
             for file in files:
                 file.close()
@@ -131,12 +128,6 @@ def _cut_frames(tables: Sequence[FrameTable], first: int, stop: int) -> Iterator
         n_before += table.n_frames
 
 
-def _first_times_ps(source: Layout, first: int, plan: LayoutPlan) -> list[float]:
-    """Return the time of the first frame of each segment."""
-    starts = list(accumulate(plan.segment_frames, initial=first))[:-1]
-    return [float(source.read(start, start + 1, atoms=[]).time[0]) for start in starts]
-
-
 class References(Conversion):
     """A planned output of references to positions in other files."""
 
@@ -165,7 +156,6 @@ class References(Conversion):
 
 
 def _take_chunks(tables: list[ChunkTable], job: Job) -> list[ChunkTable]:
-    """Return the chunks of the frames that are converted."""
     frames = np.asarray(job.view.frames, np.int64)
     n_frames = job.view.source.info.n_frames
     is_whole = len(frames) == n_frames and job.view.first == 0

@@ -6,11 +6,11 @@ The class here makes outputs of decoded frames. Other strategies are subclasses:
 
 from __future__ import annotations
 
+import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from mdio.converters.options import ConvertResult, Progress
 from mdio.converters.periodic import count_all_crossings
 from mdio.converters.strategies import resuming, write_tasks
-from mdio.converters.strategies.job import Job, check_room, file_has
+from mdio.converters.strategies.job import Job, file_has
 from mdio.converters.strategies.resuming import find_complete
 from mdio.converters.strategies.write_tasks import (
     WriteTaskWorker,
@@ -38,7 +38,6 @@ from mdio.core.files.journal import (
     unfinished_in,
 )
 from mdio.core.files.publish import link_target, output_errors, publish
-from mdio.core.files.remote.places import run_concurrently
 from mdio.core.files.replacing import drop_unfinished
 from mdio.core.files.store import store_at
 from mdio.core.files.turns import (
@@ -50,7 +49,6 @@ from mdio.core.files.turns import (
 )
 from mdio.core.frames import notes_on_times
 from mdio.core.signals import raise_received_signal
-from mdio.layouts.base import Layout
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.registry import layout_class, refuse_parts
 from mdio.layouts.striping.file_systems import no_stripes_note
@@ -61,11 +59,7 @@ from mdio.parallel.executors import Executor, results_of
 
 
 class Conversion:
-    """A planned conversion: look at `plan`, then `run` it.
-
-    `job`: the output to make. `plan`: what will be written. `writer`: the writer's class; that of
-    the job by default. `writer_options`: its options.
-    """
+    """A planned conversion: look at `plan`, then `run` it."""
 
     copies: ClassVar[bool] = False
     """Whether frames are copied as bytes, without decoding them."""
@@ -264,10 +258,7 @@ class Conversion:
         )
 
     def _find_complete(self) -> ConvertResult | None:
-        """Return the result if the output is complete; unfinished copies of it are removed then.
-
-        Raises OutputError: it is the output of another conversion, and no run was to replace it.
-        """
+        """Return the result if the output is complete; unfinished copies of it are removed then."""
         result = find_complete(self.job, self.plan, copies=self.copies)
         path = link_target(self.out).absolute() if store_at(self.out).has_folders else None
         if isinstance(result, str):
@@ -308,7 +299,13 @@ class Conversion:
         )
         nbytes = self._needed_nbytes
         if nbytes and (self._upload is None or not self._upload.uploads_while_writing):
-            check_room(self.out, nbytes - allocated_nbytes(temporary), temporary.parent)
+            nbytes -= allocated_nbytes(temporary)
+            if nbytes > (free := shutil.disk_usage(temporary.parent).free):
+                raise OutputError(
+                    f"{self.out}: needs at least {nbytes:.0f} bytes, but only {free} are free in "
+                    f"{temporary.parent}; free some space, choose another folder, or use "
+                    "--precision or --select"
+                )
         for path, data in new_topologies.items():
             temporary_for(temporary.with_name(path.name), temporary).write_bytes(data)
         return temporary
@@ -407,21 +404,19 @@ class Conversion:
             progress(n_frames, n_frames * self.view.info.frame_nbytes)
 
 
-CheckManifest = Callable[[Mapping[str, Any]], None]
-
 READ_BACK_CHUNKS = 4
 """Chunks or segments of which a frame is read, the first and the last among them."""
 
 
-def read_back(path: Path, plan: LayoutPlan, check: CheckManifest | None = None) -> int | None:
+def read_back(
+    path: Path, plan: LayoutPlan, check: Callable[[Mapping[str, Any]], None] | None = None
+) -> int | None:
     """Check an output before it gets its name: open it, and read some of it.
 
     Opening checks the manifest and the tables; reading, the checksums of what is read. `verify`
     reads all, but would take as long as any other pass over the trajectory. `check` is called with
-    the manifest, and may raise.
-
-    Returns the output's bytes; None if they are not known, as of references in a store.
-    Raises OutputError: it is not as planned, or cannot be read.
+    the manifest, and may raise. Returns the output's bytes; None if they are not known, as of
+    references in a store.
     """
     try:
         with layout_class(plan.layout)(path) as layout:
@@ -433,11 +428,10 @@ def read_back(path: Path, plan: LayoutPlan, check: CheckManifest | None = None) 
             if shape == (plan.n_frames, plan.n_atoms):
                 firsts = edges[np.linspace(0, len(edges) - 2, READ_BACK_CHUNKS).round().astype(int)]
                 *some, last = np.unique(firsts).tolist()
-                if store_at(path).opening_waits:
-                    _read_concurrently(path, plan, [*some, plan.n_frames - 1])
-                else:
-                    for frame in sorted({*some, last, plan.n_frames - 1}):
-                        layout.read(frame, frame + 1)
+                frames = sorted({*some, last, plan.n_frames - 1})
+                layout.prefetch((frame, frame + 1) for frame in frames)  # stores answer late
+                for frame in frames:
+                    layout.read(frame, frame + 1)
             manifest = layout.manifest
     except OSError as error:
         raise _read_back_error(path, str(error)) from error
@@ -449,21 +443,6 @@ def read_back(path: Path, plan: LayoutPlan, check: CheckManifest | None = None) 
     if check is not None and manifest is not None:
         check(manifest)
     return nbytes
-
-
-def _read_concurrently(path: Path, plan: LayoutPlan, frames: Sequence[int]) -> None:
-    """Read frames, each with a layout of its own: stores answer late."""
-
-    def read(layout: Layout, frame: int) -> None:
-        layout.prefetch([(frame, frame + 1)])
-        layout.read(frame, frame + 1)
-
-    with ExitStack() as stack:  # they share what one has prefetched, until it is closed
-        layouts = [stack.enter_context(layout_class(plan.layout)(path)) for _ in frames]
-        calls = [
-            partial(read, layout, frame) for layout, frame in zip(layouts, frames, strict=True)
-        ]
-        run_concurrently(*calls)
 
 
 def _read_back_error(path: Path, problem: str) -> OutputError:

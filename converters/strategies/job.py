@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -25,7 +24,7 @@ from mdio.core.files.fingerprint import fingerprint
 from mdio.core.files.marks import first_bytes, read_regular
 from mdio.core.files.store import to_path
 from mdio.core.files.turns import State
-from mdio.core.frames import AtomIndices, FrameBlock, Stretch, TrajectoryInfo
+from mdio.core.frames import FrameBlock, Stretch
 from mdio.core.kernels import crc32c
 from mdio.core.topology import Topology
 from mdio.core.words import MAX_RUNS
@@ -82,102 +81,32 @@ class Appended:
         return ViewLayout(out, source=chain_parts(members, Joining(tuple(parts), changes=True)))
 
 
-def check_room(out: Path, nbytes: float, folder: Path) -> None:
-    """Raise OutputError if the output does not fit on the disk of `folder`, where it is built."""
-    free = shutil.disk_usage(folder).free
-    if nbytes > free:
-        raise OutputError(
-            f"{out}: needs at least {nbytes:.0f} bytes, but only {free} are free in {folder}; "
-            "free some space, choose another folder, or use --precision or --select"
-        )
-
-
-def output_meta(
-    paths: Sequence[Path],
-    source: TrajectoryInfo,
-    *,
-    dt_ps: float,
-    frames: Sequence[Sequence[int]],
-    atoms: AtomIndices | None = None,
-    groups: Mapping[str, AtomIndices] | None = None,
-    transformed: Mapping[str, Any] | None = None,
-    joined: Mapping[str, Any] | None = None,
-    opened: Mapping[str, Any] | None = None,
-    used: Sequence[Path] = (),
-    topology: Topology | None = None,
-    unreadable: Sequence[Sequence[int]] | None = None,
-    stretches: Sequence[Stretch] = (),
-) -> OutputMeta:
-    """Return the metadata of an output.
-
-    `paths`: the source's files. `source`: the joined source. `dt_ps`, `frames`, `atoms`, `groups`:
-    the kept part; see `OutputMeta`. `transformed`: the ``--pbc`` and ``--center`` applied to
-    frames; None = none. `joined`: how the files were joined, if not as given. `opened`: options of
-    opening them. `used`: other files on which coordinates depend. `topology`: of the kept atoms, if
-    the output stores it. `unreadable`: runs of frames left out since they cannot be read.
-    `stretches`: those that may be several frames.
-    """
-    treated = treatments(source.source)
-    fingerprints = [fingerprint(path) for path in paths]
-    files: dict[str, Any] = {}  # frames in memory have none
-    if fingerprints:
-        files = fingerprints[0]
-    if len(fingerprints) > 1:
-        files = {"path": files["path"], "files": fingerprints}
-    return OutputMeta(
-        uuid=str(uuid4()),
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        source={
-            **files,
-            "layout": source.layout,
-            "n_frames": source.n_frames,
-            "n_atoms": source.n_atoms,
-            "transformed": transformed,
-            **({"treated": treated} if treated else {}),
-            **({"lost": list(map(asdict, source.lost))} if source.lost else {}),
-            **({} if joined is None else {"joined": joined}),
-            **({"opened": opened} if opened else {}),
-            **({"used": [fingerprint(path) for path in used]} if used else {}),
-            **({"unreadable_frames": unreadable} if unreadable else {}),
-            **({"unreadable_stretches": list(map(asdict, stretches))} if stretches else {}),
-            **({"made_up": list(source.made_up)} if source.made_up else {}),
-        },
-        dt_ps=dt_ps,
-        frames=frames,
-        atoms=atoms,
-        groups=groups,
-        topology=topology,
-    )
-
-
 def make_topology_files(
-    choice: AtomChoice, out: Path, sources: Sequence[Path] = (), first: FrameBlock | None = None
+    choice: AtomChoice, out: Path, sources: Sequence[Path], first: FrameBlock | None
 ) -> dict[Path, bytes]:
-    """Return the topology files beside `out`, and their contents.
+    """Return the topology files beside `out` by path: of the kept atoms, and of each group.
 
-    One for the kept atoms if only some are kept, and one for each group, with the coordinates of
-    the output's first frame; none where no topology was given. Outputs with one stem (``md.zarr``
-    and ``md.h5md``) share a topology if it is the same; if a different file has the name and may
-    belong to another output, since `out` is new or others have its stem, or is not by mdio, the
-    name gets the suffix of `out` too (``md.h5md.top.pdb``).
+    Outputs with one stem (``md.zarr`` and ``md.h5md``) share a topology if it is the same; if a
+    different file has the name and may belong to another output, since `out` is new or others have
+    its stem, or is not by mdio, the name gets the suffix of `out` too (``md.h5md.top.pdb``).
 
-    `choice`: the kept atoms. `out`: the output. `sources`: the source's files, which are no outputs
-    even if they have the stem. `first`: the first frame, (1, kept atoms), if not the source's.
-    Returns dict of path to bytes: ``NAME.top.pdb`` and ``NAME.GROUP.top.pdb``; ``.gro`` where the
-    coordinates do not fit the columns of a PDB file.
+    `sources`: the source's files, which are no outputs even if they have the stem. `first`: the
+    first frame, (1, kept atoms), if not the source's.
     Raises OutputError: a file that mdio did not write has the longer name, too.
     """
     groups: list[str | None] = [] if choice.atoms is None else [None]
     groups += choice.groups
     contents = {}
-    with _positions_set(choice.atom_group(), first):
-        files = [_write_topology(choice, group) for group in groups]
-    for group, (suffix, data) in zip(groups, files, strict=True):
+    if first is not None:
+        atoms = choice.atom_group()
+        atoms.positions, atoms.dimensions = first.positions[0], first.box[0]
+    for group in groups:
+        suffix, data = _write_topology(choice, group)
         ending = f".{group}.top{suffix}" if group else f".top{suffix}"
         path, longer_path = (out.with_name(name + ending) for name in (out.stem, out.name))
         if _has_other(path, data) and (
-            not (_exists(out) and _is_by_mdio(path))
-            or _exists(longer_path)
+            not (is_taken(out) and _is_by_mdio(path))
+            or is_taken(longer_path)
             or _has_namesakes(out, sources)
         ):
             path = longer_path
@@ -190,13 +119,14 @@ def make_topology_files(
     return contents
 
 
-def _exists(path: Path) -> bool:
+def is_taken(path: Path) -> bool:
+    """Return whether something has this name, be it a link that leads nowhere."""
     return path.is_symlink() or path.exists()
 
 
 def _has_other(path: Path, data: bytes) -> bool:
     """Return whether a file exists and has other bytes than these."""
-    return _exists(path) and not file_has(path, data)
+    return is_taken(path) and not file_has(path, data)
 
 
 def _is_by_mdio(path: Path) -> bool:
@@ -216,23 +146,9 @@ def file_has(path: Path, data: bytes) -> bool:
 def _has_namesakes(out: Path, sources: Sequence[Path]) -> bool:
     """Return whether trajectories besides `out` and `sources` have its stem."""
     names = {out.stem + suffix for suffix in output_suffixes()} - {out.name}
-    existing = [out.with_name(name) for name in names if _exists(out.with_name(name))]
+    existing = [out.with_name(name) for name in names if is_taken(out.with_name(name))]
     source_paths = {os.path.realpath(source) for source in sources}
     return any(os.path.realpath(path) not in source_paths for path in existing)
-
-
-@contextmanager
-def _positions_set(atoms: Any, first: FrameBlock | None) -> Iterator[None]:
-    """Give atoms the positions and box of a frame within the block."""
-    if first is None:
-        yield
-        return
-    positions, box = atoms.positions, atoms.dimensions
-    atoms.positions, atoms.dimensions = first.positions[0], first.box[0]
-    try:
-        yield
-    finally:
-        atoms.positions, atoms.dimensions = positions, box
 
 
 TITLE = b"Topology written by mdio\n"
@@ -273,10 +189,7 @@ class Repairs:
     """Fields that the plan must have; see `mdio.layouts.backend.plan_fields`."""
 
     def compare(self, manifest: Mapping[str, Any]) -> None:
-        """Compare all checksums of the repaired output with those of the former one.
-
-        Raises SourceError: they differ: the source is not the one that the output was made from.
-        """
+        """Raise SourceError if checksums of the repaired output and of the former one differ."""
         for key in SUMS:
             names = list(_differing(self.manifest.get(key, {}), manifest.get(key, {})))
             if names:
@@ -346,22 +259,42 @@ class Job:
 
     def meta(self) -> OutputMeta:
         """Return the metadata of the output."""
-        meta = output_meta(
-            self.files,
-            self.view.source.info,
-            dt_ps=self.view.info.dt_ps,
-            frames=self.view.runs,
+        view, source = self.view, self.view.source.info
+        fingerprints = [fingerprint(path) for path in self.files]
+        files: dict[str, Any] = {}  # frames in memory have none
+        if fingerprints:
+            files = fingerprints[0]
+        if len(fingerprints) > 1:
+            files = {"path": files["path"], "files": fingerprints}
+        optional_values = {
+            "treated": treatments(source.source),
+            "lost": list(map(asdict, source.lost)),
+            "joined": self.joined,
+            "opened": self.options.sources.source_options,
+            "used": [fingerprint(path) for path in self.other_files if self.transformed],
+            "unreadable_frames": view.unreadable,
+            "unreadable_stretches": list(map(asdict, self.stretches)),
+            "made_up": list(source.made_up),
+        }
+        return OutputMeta(
+            uuid=str(uuid4()),
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            source={
+                **files,
+                "layout": source.layout,
+                "n_frames": source.n_frames,
+                "n_atoms": source.n_atoms,
+                "transformed": self.transformed,
+                **{name: value for name, value in optional_values.items() if value},
+            },
+            dt_ps=view.info.dt_ps,
+            frames=view.runs,
             atoms=self.choice.atoms,
             groups=self.choice.groups,
-            transformed=self.transformed,
-            joined=self.joined,
-            opened=self.options.sources.source_options,
-            used=self.other_files if self.transformed else (),
             topology=self.topology,
-            unreadable=self.view.unreadable,
-            stretches=self.stretches,
+            frame_data=view.frame_data(),
+            recipe=self.options.recipe(),
         )
-        return replace(meta, frame_data=self.view.frame_data(), recipe=self.options.recipe())
 
     def result(self, plan: LayoutPlan, **fields: Any) -> ConvertResult:
         """Return the result of writing the output as `plan` says; `fields`: its other fields."""
@@ -377,10 +310,7 @@ class Job:
 
     @cached_property
     def topology_files(self) -> dict[Path, bytes]:
-        """Contents of the topology files beside the output, with its first frame.
-
-        Empty for a repair, whose files exist already.
-        """
+        """Contents of the topology files beside the output; none for a repair, which has them."""
         if self.repairs or self.choice.universe is None:
             return {}
         first = None

@@ -36,11 +36,7 @@ class MPIOConversion(Conversion):
 
     @classmethod
     def planned(cls, job: Job, mode: str, writer_address: str) -> Self:
-        """Plan for the writer at `writer_address`; `mode` is independent or collective.
-
-        Raises PlanError: independent writes of compressed chunks, or an encoding that HDF5 does not
-        write. MissingExtraError: there is no parallel HDF5.
-        """
+        """Plan for the writer at `writer_address`; `mode` is independent or collective."""
         from mdio.layouts.h5md.mpio import require_parallel_hdf5
 
         require_parallel_hdf5("--collective" if mode == "collective" else "--mpio")

@@ -112,10 +112,7 @@ def _journal_errors(journal: Journal) -> Iterator[None]:
 def restore_plan(
     journal: Journal, meta: OutputMeta, plan: LayoutPlan
 ) -> tuple[OutputMeta, LayoutPlan]:
-    """Return metadata and plan of the first run, for any number of workers now.
-
-    The output keeps its uuid, and its division into segments and pieces.
-    """
+    """Return metadata and plan of the first run: its uuid, and its segments and pieces."""
     values = journal.values
     with _journal_errors(journal):
         uuid = str(UUID(values["uuid"]))
@@ -157,55 +154,40 @@ def _piece_record_of(record: Record) -> PieceRecord:
     )
 
 
-def _select_intact(
-    records: Sequence[Record], is_stored: Callable[[Record], bool], temporary: Path
-) -> list[Record]:
-    """Return the records of pieces that are stored.
+def resume_from(journal: Journal, writer: LayoutWriter) -> list[PieceRecord]:
+    """Have `writer` continue from pieces of earlier runs; return their records, to commit.
 
     Pieces that were not flushed, and those stored last, are verified.
-
-    `records`: in the order of writing; of several for one piece, the last one counts. `is_stored`:
-    returns whether the piece of a record has its checksums. `temporary`: for the message.
     Raises OutputError: a flushed piece is missing or differs, so that no record can be trusted.
     """
-    last = {record.first: record for record in records}
-    intact, verified_nbytes = [], 0
-    for record in reversed(records):
-        if last[record.first] is not record:
-            continue
-        if not record.flushed or verified_nbytes < VERIFIED_NBYTES:
-            verified_nbytes += record.values["nbytes"]
-            if not is_stored(record):
-                if not record.flushed:
-                    continue
-                name = TEMPORARY.sub(r"\1", str(temporary))
-                raise OutputError(
-                    f"{name}: what an earlier run has left is not what its journal says (frames "
-                    f"{record.first} to "
-                    f"{record.first + record.n_frames - 1} are not as they were written); give "
-                    "--force to start again"
-                )
-        intact.append(record)
-    return intact[::-1]
-
-
-def resume_from(journal: Journal, writer: LayoutWriter) -> list[PieceRecord]:
-    """Have `writer` continue from pieces of earlier runs; return their records, to commit."""
     with _journal_errors(journal):
         pieces = {record.first: _piece_record_of(record) for record in journal.records}
         if any(piece.start < 0 or piece.stop > writer.plan.n_frames for piece in pieces.values()):
             raise ValueError("frames that the output does not have")
+    latest = {record.first: record for record in journal.records}
 
     def select_intact(
         candidates: Sequence[PieceRecord], is_stored: Callable[[PieceRecord], bool]
     ) -> list[PieceRecord]:
         starts = {piece.start for piece in candidates}
-        records = _select_intact(
-            [record for record in journal.records if record.first in starts],
-            lambda record: is_stored(pieces[record.first]),
-            writer.path,
-        )
-        return [pieces[record.first] for record in records]
+        intact, verified_nbytes = [], 0
+        for record in reversed(journal.records):  # in the order of writing
+            if record.first not in starts or latest[record.first] is not record:
+                continue
+            piece = pieces[record.first]
+            if not record.flushed or verified_nbytes < VERIFIED_NBYTES:
+                verified_nbytes += piece.nbytes
+                if not is_stored(piece):
+                    if not record.flushed:
+                        continue
+                    name = TEMPORARY.sub(r"\1", str(writer.path))
+                    raise OutputError(
+                        f"{name}: what an earlier run has left is not what its journal says "
+                        f"(frames {piece.start} to {piece.stop - 1} are not as they were "
+                        "written); give --force to start again"
+                    )
+            intact.append(piece)
+        return intact[::-1]
 
     try:
         existing = writer.find(list(pieces.values()), select_intact)
@@ -241,8 +223,6 @@ def find_complete(job: Job, plan: LayoutPlan, *, copies: bool) -> ConvertResult 
     topologies inside and beside it are equal. Where frames were added, its arrays are cut and
     compressed as was best for the former ones, and the options are compared. Native files have no
     manifest: their frames are compared. Outputs that depend on the bonds of a Universe never count.
-
-    `job`, `plan`: the conversion. `copies`: whether frames are copied as bytes.
     """
     start_s = time.perf_counter()
     continues = job.appended or job.repairs or job.options.running.growing
@@ -303,10 +283,7 @@ def _explain_difference(
     stored_values: Mapping[str, Any],
     new_values: Mapping[str, Any],
 ) -> str:
-    """Return how an output differs from the one that `job` would make, and what to do.
-
-    `stored_values`, `new_values`: what is compared of its manifest, and of the one to be written.
-    """
+    """Return how an output differs from the one that `job` would make, and what to do."""
     force, source = "--force (force=True in Python)", manifest["source"]
     options = describe_changed_options(stored_values["recipe"], new_values["recipe"])
     if not options and not {"stop", "end_ps"} & new_values["recipe"].keys():
@@ -330,10 +307,7 @@ COMPARED_NBYTES = 1 << 30
 
 
 def _holds_same(job: Job, plan: LayoutPlan, info: TrajectoryInfo) -> bool:
-    """Return whether a native file holds the frames that a conversion would write.
-
-    Of a large one a sample is compared.
-    """
+    """Return whether a native file holds these frames; of a large one a sample is compared."""
     from mdio.converters.verify import sample, verify
 
     is_source = os.path.realpath(job.out) in map(os.path.realpath, job.files)

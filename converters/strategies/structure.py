@@ -47,10 +47,7 @@ def check_structure(out: Path, options: ConversionOptions) -> None:
 
 
 class StructureConversion(Conversion):
-    """A planned structure file.
-
-    Raises PlanError: more or fewer frames than one are chosen, or there is no topology.
-    """
+    """A planned structure file of one frame."""
 
     def __init__(self, job: Job) -> None:
         suffix = job.out.suffix.lower()
@@ -88,10 +85,7 @@ class StructureConversion(Conversion):
         resume: bool = False,  # noqa: ARG002 - one frame is begun anew
         progress: Progress | None = None,
     ) -> ConvertResult:
-        """Write the frame where the output is owned; see `Conversion.run`.
-
-        Raises OutputError: coordinates have more digits than the columns of the format.
-        """
+        """Write the frame where the output is owned; see `Conversion.run`."""
         return executor.from_owner(partial(self._write_frame, force, progress))
 
     def _write_frame(self, force: bool, progress: Progress | None) -> ConvertResult:

@@ -36,9 +36,6 @@ def order_for_concurrent_files(
     """Return pieces in an order in which those made at the same time lie in different files.
 
     A process that writes to a file holds its lock in the kernel, and others that write there wait.
-
-    `pieces`: (start, stop) frames, in order. `segment_frames`: frames of each file; none if there
-    is but one. `n_workers`: how many write at the same time.
     """
     if n_workers == 1 or len(segment_frames) < 2:
         return list(pieces)
@@ -178,8 +175,7 @@ class WriteTaskWorker:
 class CommitQueue:
     """Stored pieces, which are reported once they are in their files; a context manager.
 
-    `writer`: stores them. `overlaps_writes`: whether it is drained now and then only, and not for
-    each. `report`: called with each record, in order.
+    `overlaps_writes`: whether the writer is drained now and then only, and not for each.
     """
 
     def __init__(

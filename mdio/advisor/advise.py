@@ -181,8 +181,12 @@ def advise(
     is_parallel = executor is not None and executor.n_workers > 1
     n_workers = executor.n_workers if executor is not None and is_parallel else available_cores()
     n_ranks = n_workers if ranks is None else ranks
-    if not all(hasattr(count, "__index__") and count >= 1 for count in (n_ranks, passes)):
-        raise PlanError(f"{n_ranks} ranks, {passes} passes: give whole numbers of 1 or more")
+    n_nodes = max(1, len({read.node for read in reads}))
+    if forecast_options.nodes is not None:
+        n_nodes = forecast_options.nodes
+    for name, count in (("ranks", n_ranks), ("passes", passes), ("nodes", n_nodes)):
+        if not (hasattr(count, "__index__") and count >= 1):
+            raise PlanError(f"{count} {name}: give a whole number of 1 or more")
     is_number = hasattr(allow_lossy, "__float__") and not isinstance(allow_lossy, bool)
     if allow_lossy is not None and not (is_number and allow_lossy > 0):
         raise PlanError(f"allow_lossy is {allow_lossy!r}; give a positive step in angstrom")
@@ -190,7 +194,7 @@ def advise(
         raise PlanError(f"limits is {limits!r}; give mdio.advisor.measure.Limits(seconds=...)")
 
     def decide() -> Advice:
-        machine, nodes = forecast_options.machine, forecast_options.nodes
+        machine = forecast_options.machine
         profile = machine if isinstance(machine, Profile) else None
         if profile is None and str(machine) != LOCAL:
             profile = load_profile(str(machine))
@@ -201,7 +205,7 @@ def advise(
             passes=passes,
             profile=profile,
             cache=forecast_options.cache,
-            nodes=max(1, len({read.node for read in reads})) if nodes is None else nodes,
+            nodes=n_nodes,
             under_mpi=executor is not None and executor.ranks is not None,
         )
 

@@ -29,8 +29,7 @@ Chen and Tyler, "Accurate approximation to the extreme order statistics of Gauss
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
-from functools import lru_cache
+from dataclasses import dataclass
 from statistics import NormalDist
 
 from mdio.advisor.profile import Profile, access_model, gather_model, io_family
@@ -58,16 +57,6 @@ class Workload:
     n_files: int | None = None
     """Files of a chain that each rank opens; None: one for each rank."""
 
-    def __post_init__(self) -> None:
-        """Check the figures."""
-        for name, value in asdict(self).items():
-            if value is None:
-                continue
-            if not math.isfinite(value) or value < 0:
-                raise PlanError(f"workload: {name} is {value!r}, expected a number of 0 or more")
-        if self.n_frames < 1 or self.t_comp_s + self.t_io_s <= 0:
-            raise PlanError("workload: it has no frames, or takes no time; expected both above 0")
-
 
 @dataclass(frozen=True)
 class Prediction:
@@ -87,10 +76,7 @@ class Prediction:
 
 
 def reference_workload(profile: Profile, layout: str, workload_x: float) -> Workload:
-    """Return the task that the profile was fitted to, computed X times a frame, in a layout.
-
-    Raises PlanError: the layout is unknown, or the factor not a number above 0.
-    """
+    """Return the task that the profile was fitted to, computed X times a frame, in a layout."""
     if not (math.isfinite(workload_x) and 0 < workload_x <= 1e9):
         raise PlanError(f"workload {workload_x!r} is not a number above 0 and up to 1e9")
     family = io_family(access_model(layout))
@@ -106,13 +92,11 @@ def reference_workload(profile: Profile, layout: str, workload_x: float) -> Work
     )
 
 
-@lru_cache(maxsize=4096)
 def expected_max(n: int) -> float:
     """Return the expected largest of `n` standard normal deviates, 0 for one."""
     return max_quantile(n, 0.5264) if n > 1 else 0.0
 
 
-@lru_cache(maxsize=4096)
 def max_quantile(n: int, p: float) -> float:
     """Return the `p` quantile of the largest of `n` standard normal deviates."""
     return NORMAL.inv_cdf(math.exp(math.log(p) / n))
@@ -121,17 +105,11 @@ def max_quantile(n: int, p: float) -> float:
 def predict(
     profile: Profile, layout: str, gather: str, n_ranks: int, workload: Workload
 ) -> Prediction:
-    """Return the times of `n_ranks` ranks, on nodes that are filled one by one, for a workload.
-
-    Raises PlanError: the layout or gather is unknown, or `n_ranks` is not an integer from 1 to
-    `MAX_RANKS`.
-    """
+    """Return the times of `n_ranks` ranks, on nodes that are filled one by one, for a workload."""
     layout, gather = access_model(layout), gather_model(gather)
     if isinstance(n_ranks, bool) or not isinstance(n_ranks, int) or not 1 <= n_ranks <= MAX_RANKS:
         raise PlanError(f"{n_ranks!r} ranks: expected a whole number from 1 to {MAX_RANKS:,}")
-    cores, storage, noise = profile.cores_per_node, profile.storage, profile.noise
-    fullness = (min(n_ranks, cores) - 1) / (cores - 1) if cores > 1 else 0.0
-    slowdown = 1 + profile.node_slowdown * fullness
+    storage, noise, slowdown = profile.storage, profile.noise, profile.slowdown(n_ranks)
     comp_s = slowdown * workload.t_comp_s / n_ranks
     io_s = slowdown * _mean_io_s(profile, layout, n_ranks, workload)
     spread_s = math.hypot(noise.compute * comp_s, noise.io[layout][gather] * io_s)

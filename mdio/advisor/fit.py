@@ -40,10 +40,9 @@ from mdio.advisor.profile import (
     io_family,
     load_profile,
 )
-from mdio.core.errors import PlanError, SourceError
+from mdio.core.errors import SourceError
 from mdio.core.words import list_text
 
-MAX_ROWS = 10_000
 MAX_SECONDS = 1e9
 MAX_PARTS_PER_TOTAL = 1.5
 """Largest sum of the mean parts of a row, divided by its total; larger ones are sums over ranks,
@@ -91,9 +90,6 @@ def read_timings(path: str | Path) -> list[TimingRow]:
     """Read timings from a CSV file with the columns of `TimingRow`; others are ignored.
 
     ``machine``, ``executor`` and the columns that may be None may be left out or empty.
-
-    Raises SourceError: the file is missing, empty or not CSV, lacks a column, or has an impossible
-    value; the message names file, line and column.
     """
     try:
         with Path(path).open(encoding="utf-8-sig", newline="") as file:
@@ -137,8 +133,6 @@ def read_timings(path: str | Path) -> list[TimingRow]:
                     f"{place}: column {name}: {value!r} after {first_value!r}; "
                     f"fit one machine at a time"
                 )
-        if len(rows) == MAX_ROWS:
-            raise SourceError(f"{place}: more than {MAX_ROWS:,} rows; give the means of repeats")
         lines_by_key[key] = number
         rows.append(row)
     if not rows:
@@ -152,7 +146,6 @@ def rows_of_executor(
     """Return the rows of one executor, and notes on the choice and on layouts that count as one.
 
     `executor`: its name; None: the only one, or else mpi. `path`: of the table, for messages.
-    Raises SourceError: it has no row, or several executors have rows and none of them is mpi.
     """
     names = sorted({row.executor for row in rows})
     names_text = list_text([name or "none" for name in names])
@@ -217,39 +210,6 @@ def _parse_row(cells: dict[str, str], place: str) -> TimingRow:
     return TimingRow(**texts, **numbers)  # type: ignore[arg-type]
 
 
-KNOWN_CORES: Mapping[str, int] = {"comet": 24, "supermic": 20, "bridges": 28, "stampede": 16}
-"""Cores of a node of the machines of the published studies, by name."""
-
-COMMON_CORES = (16, 20, 24, 28, 32, 36, 40, 48, 56, 64, 68, 72, 96, 128, 192)
-
-
-def known_cores(rows: Sequence[TimingRow]) -> int | None:
-    """Return the cores of a node as the table has them, or by the machine's name; else None."""
-    name = rows[0].machine.lower()
-    by_name = (cores for machine, cores in KNOWN_CORES.items() if machine in name)
-    return rows[0].cores or next(by_name, None)
-
-
-def guess_cores(rows: Sequence[TimingRow], default: int) -> int:
-    """Return the cores of a node, guessed from the numbers of ranks if they are not known.
-
-    Ranks usually fill whole nodes: the result is the one of `COMMON_CORES` that divides most of
-    the rank counts (the largest, if several do); but `default` if none divides half of them, or if
-    `default` divides nearly as many.
-    """
-    if (n_cores := known_cores(rows)) is not None:
-        return n_cores
-    counts = {row.n_ranks for row in rows if row.n_ranks >= 16}
-    if not counts:
-        return default
-
-    n_divided = {cores: sum(n % cores == 0 for n in counts) for cores in (*COMMON_CORES, default)}
-    best = max(COMMON_CORES, key=lambda cores: (n_divided[cores], cores))
-    if 2 * n_divided[best] < len(counts) or 4 * n_divided[default] >= 3 * n_divided[best]:
-        return default
-    return best
-
-
 def measured_task(rows: Sequence[TimingRow], base: Profile) -> Task:
     """Return one rank's times from the rows of fewest ranks, and `base` for missing ones.
 
@@ -291,7 +251,6 @@ def measured_task(rows: Sequence[TimingRow], base: Profile) -> Task:
 
 
 def _unaccounted_s(row: TimingRow) -> float:
-    """Return the total of a row minus its parts, s."""
     parts = (row.t_comp_mean_s, row.t_io_mean_s, row.t_open_mean_s, row.t_comm_mean_s)
     return row.t_total_max_s - sum(part or 0.0 for part in parts)
 
@@ -299,9 +258,7 @@ def _unaccounted_s(row: TimingRow) -> float:
 def _read_slowdown(row: TimingRow, base: Profile) -> float:
     if row.n_ranks == 1:
         return 1.0
-    cores = base.cores_per_node
-    fullness = (min(row.n_ranks, cores) - 1) / (cores - 1) if cores > 1 else 0.0
-    return base.storage.read_factor[row.layout] * (1 + base.node_slowdown * fullness)
+    return base.storage.read_factor[row.layout] * base.slowdown(row.n_ranks)
 
 
 def _rows_of_fewest_ranks(rows: Iterable[TimingRow]) -> list[TimingRow]:
@@ -476,14 +433,11 @@ def fit_profile(
 ) -> Profile:
     """Return the profile of the machine that these rows were measured on.
 
-    `rows`: measured runs of one machine; a row of one rank is enough. `name`, `source`: put into
-    the profile. `cores_per_node`: of that machine; None: guessed from the rows (`guess_cores`).
-    `base`: values of the priors; by default the profile ``comet``, whose task is assumed to be the
-    one measured. `wide_priors`: use wide priors, for a `base` without measurements.
-    Raises PlanError: there is no row.
+    `rows`: measured runs of one machine; a row of one rank is enough. `cores_per_node`: of that
+    machine; None: as in the rows, or else in `base`. `base`: values of the priors; by default the
+    profile ``comet``, whose task is assumed to be the one measured. `wide_priors`: use wide priors,
+    for a `base` without measurements.
     """
-    if not rows:
-        raise PlanError("no measured row to fit a profile to")
     prior = base or load_profile("comet")
     start = _starting_profile(
         rows, prior, cores_per_node, name, source, prior_is_measured=not wide_priors
@@ -513,7 +467,7 @@ def _starting_profile(
     prior_is_measured: bool,
 ) -> Profile:
     """Return the start of the fit: the prior machine with this one's single-rank times."""
-    cores = cores_per_node or guess_cores(rows, prior.cores_per_node)
+    cores = cores_per_node or rows[0].cores or prior.cores_per_node
     task = measured_task(rows, prior)
     slowdown = task.t_io_s["xtc"] / prior.task.t_io_s["xtc"]
     total_rate, file_rate = rates_reached(rows, task)

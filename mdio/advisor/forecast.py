@@ -18,36 +18,28 @@ from statistics import geometric_mean
 import numpy as np
 
 from mdio.advisor.closed_form import Prediction, Workload, predict
-from mdio.advisor.fit import TimingRow, fit_profile
 from mdio.advisor.measurements import Measurements, SampleRun, Spread, Trial
-from mdio.advisor.profile import MODELLED_GATHERS, Profile, Task
+from mdio.advisor.profile import Profile
 from mdio.core.blocks import aligned_blocks
 from mdio.core.errors import PlanError, SourceError
 from mdio.core.timing import SCHEMA
 from mdio.core.typed import Count, Positive, from_plain, json_at
-from mdio.core.words import plural
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """One run: seconds, summed over its workers except for the total."""
+    """One run: seconds, summed over its workers."""
 
     layout: str
     """Name of the option that it ran on, ``as-is`` or a layout."""
     workers: Count
     n_frames: Count
-    t_total_s: Positive
     t_io_s: Positive
     t_comp_s: Positive
-    t_open_s: float
-    gather: str
 
 
 def read_calibration(text: str) -> Calibration:
-    """Read ``[LAYOUT=]T.json``, a file of ``mdio analyze --timings``; without LAYOUT, ``as-is``.
-
-    Raises SourceError: it cannot be read, is not a file of timings, or has an impossible number.
-    """
+    """Read ``[LAYOUT=]T.json``, a file of ``mdio analyze --timings``; without LAYOUT, ``as-is``."""
     layout, equals, path = text.partition("=")
     if not equals or Path(text).exists():
         layout, path = "as-is", text
@@ -56,17 +48,13 @@ def read_calibration(text: str) -> Calibration:
         raise SourceError(f"{path}: no timings of schema {SCHEMA}; make them with --timings")
     names = {field.name for field in fields(Calibration)}
     values = {name: value for name, value in data.items() if name in names}
-    gather = MODELLED_GATHERS.get(str(data.get("gather") or "blocking"), "gather")
-    return from_plain(Calibration, values | {"layout": layout, "gather": gather}, path)
+    return from_plain(Calibration, values | {"layout": layout}, path)
 
 
 def calibrate(forecaster: Forecaster, calibrations: Sequence[Calibration]) -> Forecaster:
     """Return a forecaster that is scaled to these runs.
 
-    Reading and computing are scaled by the mean ratio of runs and forecasts; a profile is also
-    fitted to the runs.
-
-    Raises PlanError: a run is of a layout that was not measured.
+    Reading and computing are scaled by the mean ratio of runs and forecasts.
     """
     measurements = forecaster.measurements
     io_factors, comp_factors = [], []
@@ -77,86 +65,23 @@ def calibrate(forecaster: Forecaster, calibrations: Sequence[Calibration]) -> Fo
             raise PlanError(
                 f"--calibrate: no layout {calibration.layout!r} was measured; there are {names}"
             )
-        if forecaster.profile is None:
-            forecast = forecaster.one_pass(trial, calibration.workers)
-            share = calibration.workers / measurements.source.n_frames
-            io_s, comp_s = forecast.t_io_s * share, forecast.t_comp_s * share
-        else:
-            cold_runs = [run for run in trial.runs if run.cache == forecaster.cache_state(trial)]
-            run = (cold_runs or list(trial.runs))[0]
-            io_s, comp_s = run.t_io_frame_s.quartile, run.t_comp_frame_s.quartile
+        forecast = forecaster.one_pass(trial, calibration.workers)
+        frames_per_rank = measurements.source.n_frames / calibration.workers
+        io_s, comp_s = forecast.t_io_s / frames_per_rank, forecast.t_comp_s / frames_per_rank
         io_factors.append(calibration.t_io_s / calibration.n_frames / max(io_s, 1e-12))
         comp_factors.append(calibration.t_comp_s / calibration.n_frames / max(comp_s, 1e-12))
-    scaled = replace(
+    return replace(
         forecaster, io_factor=geometric_mean(io_factors), comp_factor=geometric_mean(comp_factors)
-    )
-    if forecaster.profile is None:
-        return scaled
-    return replace(scaled, profile=_fit(scaled, forecaster.profile, calibrations))
-
-
-def _fit(forecaster: Forecaster, profile: Profile, calibrations: Sequence[Calibration]) -> Profile:
-    """Return the profile, fitted to runs of the same analysis."""
-    measurements = forecaster.measurements
-    n_frames = measurements.source.n_frames
-    rows: dict[tuple[str, str, int], TimingRow] = {}
-    for calibration in calibrations:
-        trial = measurements.trial(calibration.layout)
-        assert trial is not None
-        scale = n_frames / calibration.n_frames
-        row = TimingRow(
-            layout=trial.behaves_like,
-            gather=calibration.gather,
-            workload_x=1.0,
-            n_ranks=calibration.workers,
-            t_total_max_s=calibration.t_total_s * scale,
-            t_comp_mean_s=calibration.t_comp_s * scale / calibration.workers,
-            t_io_mean_s=calibration.t_io_s * scale / calibration.workers,
-            t_open_mean_s=calibration.t_open_s / calibration.workers,
-            machine=profile.name,
-        )
-        rows[row.layout, row.gather, row.n_ranks] = row
-    base = replace(profile, task=_task(forecaster))
-    return fit_profile(
-        list(rows.values()),
-        name=profile.name,
-        source=f"{profile.source}; calibrated with {plural(len(rows), 'run')}",
-        cores_per_node=profile.cores_per_node,
-        base=base,
-    )
-
-
-def _task(forecaster: Forecaster) -> Task:
-    """Return this analysis as the task of a profile."""
-    measurements = forecaster.measurements
-    source, hdf5 = measurements.trial("as-is"), measurements.trial("h5md")
-    assert source is not None
-    trials = {"xtc": source, "hdf5": hdf5 if hdf5 is not None and hdf5.runs else source}
-    workloads = {name: forecaster.workload(trial, trial.runs[0]) for name, trial in trials.items()}
-    comp_s = workloads["xtc"].t_comp_s
-    return Task(
-        n_frames=measurements.source.n_frames,
-        result_nbytes_per_frame=max(measurements.question.result_nbytes_frame, 1.0),
-        nbytes={name: work.nbytes for name, work in workloads.items()},
-        t_io_s={name: max(1e-9, work.t_io_s) for name, work in workloads.items()},
-        t_open_s={name: max(1e-6, work.t_open_s) for name, work in workloads.items()},
-        t_rest_s={name: work.t_rest_s for name, work in workloads.items()},
-        t_comp_fixed_s=1e-3 * max(comp_s, 1e-9),
-        t_comp_repeat_s=max(comp_s, 1e-9),
     )
 
 
 GATHER_NAMES = {"gather": "blocking", "global-array": "one-sided"}
 """Names of the model's gathers on the command line."""
 
-CACHES = ("auto", "cold", "warm")
-"""Passes read from storage (cold) or memory (warm); auto: from memory if the layout fits."""
 EXTRAPOLATION = 0.05
 """Relative error of extrapolating from a sample to the whole trajectory, besides its repeats."""
 MEMORY_SHARE = 0.5
 """Share of the free memory: layouts that fit into it are read from memory after the first pass."""
-MAX_BLOCKS = 4096
-"""With more blocks, all are assumed to be equal."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,7 +119,7 @@ class Forecaster:
     comp_factor: float = 1.0
     """Time of computing a frame in calibration runs, relative to the sample's."""
     cache: str = "auto"
-    """One of `CACHES`."""
+    """Passes read from storage (cold) or memory (warm); auto: from memory if the layout fits."""
     nodes: int = 1
     """Machines like this one over which ranks are spread."""
 
@@ -233,7 +158,6 @@ class Forecaster:
         )
 
     def _nbytes(self, trial: Trial) -> float:
-        """Return the bytes that one pass reads."""
         return trial.read_nbytes_frame * self.measurements.source.n_frames
 
     def _min_io_s(self, trial: Trial) -> float:
@@ -341,13 +265,16 @@ class Forecaster:
             return 0.0, 0.0
         n_frames = self.measurements.source.n_frames
         seconds = trial.convert_frame_s.quartile * n_frames
+        # What waits for storage takes as long for any number of workers of a node.
+        nodes = math.ceil(n_ranks / self.profile.cores_per_node) if self.profile else 1
         if trial.layout == "local-copy":
-            seconds = max(seconds, self._copy_to_nodes_s(trial, n_ranks))
+            if self.profile is not None:  # every node gets its own copy
+                storage = self.profile.storage
+                rate = min(storage.node_bytes_per_s, storage.aggregate_bytes_per_s / nodes)
+                seconds = max(seconds, trial.nbytes / rate)
         elif not trial.one_writer or (self.profile and self.measurements.host.parallel_hdf5):
             n_cores = self.nodes * self.measurements.host.cores
             cores = n_ranks if self.profile else min(n_ranks, n_cores)
-            # What waits for storage takes as long for any number of workers of a node.
-            nodes = math.ceil(n_ranks / self.profile.cores_per_node) if self.profile else 1
             share = trial.convert_cpu_share
             seconds *= share * trial.convert_workers / cores + (1 - share) / nodes
         if self.profile is not None:
@@ -358,18 +285,8 @@ class Forecaster:
         relative = math.hypot(trial.convert_frame_s.relative, 2 * self._extrapolation_error())
         return trial.convert_fixed_s.quartile + seconds, min(relative, 1.0)
 
-    def _copy_to_nodes_s(self, trial: Trial, n_ranks: int) -> float:
-        """Return the seconds until every node has its own copy."""
-        if self.profile is None:
-            return 0.0
-        storage = self.profile.storage
-        nodes = math.ceil(n_ranks / self.profile.cores_per_node)
-        rate = min(storage.node_bytes_per_s, storage.aggregate_bytes_per_s / nodes)
-        return trial.nbytes / rate
-
 
 def _relative_spread(run: SampleRun) -> float:
-    """Return the spread of a run's loop as a share of it."""
     parts: Sequence[Spread] = (run.t_io_frame_s, run.t_comp_frame_s, run.t_rest_frame_s)
     loop_s = sum(part.quartile for part in parts)
     spread_s = math.hypot(*(part.median - part.low for part in parts))
@@ -378,8 +295,6 @@ def _relative_spread(run: SampleRun) -> float:
 
 def _longest_block(n_frames: int, n_ranks: int, chunk_frames: int | None) -> float:
     """Return the frames of the longest block: blocks end where chunks do."""
-    if n_ranks > MAX_BLOCKS:
-        return n_frames / n_ranks
     if n_ranks >= n_frames:
         return 1.0
     edges = np.append(np.arange(0, n_frames, chunk_frames or 1), n_frames)

@@ -12,7 +12,7 @@ import tempfile
 import time
 from ast import literal_eval
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
@@ -88,8 +88,6 @@ def scratch(target: Path) -> Iterator[Path]:
     """Yield a temporary folder in `target`, and remove it however the work ends.
 
     Folders of killed processes of this host are removed first.
-
-    Raises OutputError: the folder cannot be made.
     """
     host = re.sub(r"[^A-Za-z0-9]", "_", socket.gethostname())[:40]
     for leftover in target.glob(f"{PREFIX}{host}-*"):
@@ -122,10 +120,7 @@ def convert_trial(
     overlap: str | None = None,
     top: str | PathLike[str] | None = None,
 ) -> tuple[float, int, float]:
-    """Convert some frames; return the seconds, the bytes of the output, and seconds of CPU time.
-
-    Raises MdioError: as `mdio.convert`.
-    """
+    """Convert some frames; return the seconds, the bytes of the output, and seconds of CPU time."""
     cpu_before_s = _cpu_s()
     assert candidate.to is not None
     options: dict[str, Any] = dict(candidate.options)
@@ -232,6 +227,11 @@ class CandidateRuns:
     """Times of repeats, by number of workers and state of the cache."""
     problem: str | None = None
 
+    @property
+    def is_local(self) -> bool:
+        """Whether it is a copy on a disk of this node."""
+        return self.candidate.layout == "local-copy"
+
     @contextmanager
     def problems_noted(self) -> Iterator[None]:
         """Record an error as the problem of this candidate; raise it if this is the source."""
@@ -247,10 +247,8 @@ class InterleavedRepeats:
     """Trial conversions and runs over one sample of frames.
 
     Each repeat runs all candidates, so that disturbances of the machine affect all alike.
-
-    `paths`: the source. `frames`: the sample in it. `ranks`: workers of the analysis, limited to
-    the cores of this machine. `overlap`, `verify`: as for `mdio.analyze`. `top`: a topology, if the
-    source does not say how many atoms it has.
+    `ranks`: workers of the analysis, limited to the cores of this machine. `top`: a topology, if
+    the source does not say how many atoms it has.
     """
 
     def __init__(
@@ -302,10 +300,7 @@ class InterleavedRepeats:
         self._begin_stage(f"{TRIALS}, for some {duration(seconds)}")
 
     def measure(self, candidate_runs: list[CandidateRuns]) -> None:
-        """Convert, run from memory, run from disk; add the times to the runs and this object.
-
-        Call `run_source` first.
-        """
+        """Convert, run from memory, run from disk; add the times to the runs and this object."""
         for repeat in self._repeats(CONVERSIONS_SHARE):
             self._begin_stage("trial conversions")
             for one_candidate in candidate_runs:
@@ -365,7 +360,7 @@ class InterleavedRepeats:
             precision=candidate.options.get("precision"),
             one_writer=False,
             fits=candidate.to is None or frame_nbytes * info.n_frames < free,
-            convert_workers=self._n_writers(candidate),
+            convert_workers=1 if one_candidate.is_local else self.workers,
             convert_fixed_s=fixed_s,
             convert_frame_s=frame_s,
             runs=tuple(sample_runs),
@@ -389,9 +384,6 @@ class InterleavedRepeats:
             self._progress(text, self._n_done, 2 * self.limits.max_repeats + 1)
         self._n_done += 1
 
-    def _n_writers(self, candidate: Candidate) -> int:
-        return 1 if candidate.layout == "local-copy" else self.workers
-
     def _convert(self, one_candidate: CandidateRuns, first: bool) -> None:
         candidate = one_candidate.candidate
         if candidate.to is None or one_candidate.problem or one_candidate.out is None:
@@ -400,23 +392,21 @@ class InterleavedRepeats:
             if first:
                 one_candidate.problem = "there was no time left to try it"
             return
-        for frames in (self.small_sample, self.frames):
-            workers = self._n_writers(candidate)
-            with one_candidate.problems_noted():
+        workers = 1 if one_candidate.is_local else self.workers
+        with one_candidate.problems_noted():
+            for frames in (self.small_sample, self.frames):
                 seconds, nbytes, cpu_s = convert_trial(
                     candidate,
                     self.paths,
                     frames,
                     one_candidate.out,
                     workers,
-                    self._overlap,
-                    self._top,
+                    overlap=self._overlap,
+                    top=self._top,
                 )
                 one_candidate.converting_s.setdefault(len(frames), []).append(seconds)
                 one_candidate.nbytes_frame = nbytes / len(frames)
                 one_candidate.cpu_share = min(1.0, cpu_s / max(1e-9, workers * seconds))
-            if one_candidate.problem:
-                return
 
     def _run(self, one_candidate: CandidateRuns, cache: str, *, first: bool) -> None:
         """Run the analysis once with each number of workers, from memory or from disk."""
@@ -509,19 +499,13 @@ def find_group(kernel: Kernel, system: System, prepared: Prepared) -> Group | No
     select = getattr(kernel, "select", None)
     if prepared.atoms is None or not isinstance(select, str):
         return None
-    n_read = len(np.unique(prepared.atoms))
     best: Group | None = None
     for text in (select, *(f"({select}) and {addition}" for addition in NARROWER_SELECTIONS)):
-        if best is not None and len(best.indices) == n_read:
-            break
-        try:
+        with suppress(MdioError):
             indices = system.select(text)
-        except MdioError:
-            continue
-        if indices is None or not np.isin(prepared.atoms, indices).all():
-            continue
-        if best is None or len(indices) < len(best.indices):
-            best = Group(text, indices)
+            has_all = indices is not None and np.isin(prepared.atoms, indices).all()
+            if indices is not None and has_all and not (best and len(best.indices) <= len(indices)):
+                best = Group(text, indices)
     return best
 
 
@@ -555,9 +539,6 @@ def measure(
     Parameters are those of `mdio.advisor.advise.advise`. `shared_bandwidths`: of several machines
     together. `forecast`: forecasts all passes from measurements of the source alone; the result
     limits the time of further measurements.
-
-    Raises PlanError, SourceError: something cannot be opened, selected or imported. BlockError: the
-    analysis itself fails. OutputError: the target folder is missing or cannot be written to.
     """
     started_at = time.monotonic()
     limits = limits or Limits()
@@ -681,8 +662,7 @@ def measure(
     candidate_runs = [source]
     with ExitStack() as stack:
         candidate_folders = [(candidate, folder) for candidate in trial_candidates]
-        is_native_file = info.layout == container
-        if trial_candidates and local_folder is not None and is_native_file:
+        if trial_candidates and local_folder is not None and info.layout == container:
             # In a trial the sample is copied as one segment: the same file of fewer frames.
             copy = Candidate(
                 "local-copy", "local-copy", "segments", to="segments", segment_frames=info.n_frames
@@ -699,12 +679,8 @@ def measure(
         host=replace(measurements.host, cold_problem=repeats.cold_problem),
         ratio_comp_io=repeats.ratio(source),
         trials=tuple(
-            repeats.trial(
-                one_candidate,
-                info,
-                local_free if one_candidate.candidate.layout == "local-copy" else free,
-            )
-            for one_candidate in candidate_runs
+            repeats.trial(runs, info, local_free if runs.is_local else free)
+            for runs in candidate_runs
         ),
         seconds=time.monotonic() - started_at,
         local=None if local_folder is None else local_disk(Path(local_folder)),
@@ -737,7 +713,6 @@ def _n_fitting(info: TrajectoryInfo, free: int) -> int:
 
 
 def _parallel_hdf5() -> bool:
-    """Return whether ranks can write one HDF5 file together."""
     try:
         import h5py
     except ImportError:

@@ -70,10 +70,8 @@ def candidates(
 ) -> list[Candidate]:
     """Return candidates for conversions, simple ones first.
 
-    `info`: the source. `container`: format of its files, if frames can be copied as bytes. `group`:
-    the atoms that the analysis reads, if they are fewer than all. `ranks`: least number of
-    segments. `allow_lossy`: step to which positions may be rounded, angstrom; None: nothing may be
-    lost.
+    `container`: format of the source's files, if frames can be copied as bytes. `group`: the atoms
+    that the analysis reads, if they are fewer than all. `ranks`: least number of segments.
     """
     if group is not None and len(group.indices) > WORTH_A_GROUP * info.n_atoms:
         group = None
@@ -164,10 +162,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class SampleRun:
-    """Times of the analysis of the sample with some workers; seconds.
-
-    Times per frame are those of one worker while the others work.
-    """
+    """Seconds of the analysis of the sample; those per frame are of one worker among others."""
 
     workers: int
     cache: str
@@ -308,29 +303,19 @@ class Measurements:
 
 
 def save_measurements(measurements: Measurements, path: str | PathLike[str]) -> None:
-    """Write measurements, for `load_measurements`.
-
-    Raises OutputError: the file cannot be written.
-    """
+    """Write measurements, for `load_measurements`."""
     text = json.dumps({"schema": SCHEMA, **asdict(measurements)}, indent=1)
     with publish(path, force=True) as temporary:
         temporary.write_text(text + "\n", encoding="utf-8")
 
 
 def load_measurements(path: str | PathLike[str]) -> Measurements:
-    """Read a file of `save_measurements`, or the ``measurements`` of ``mdio advise --json``.
-
-    Raises SourceError: there is no such file, it has no measurements, or has an impossible value.
-    """
+    """Read a file of `save_measurements`, or the ``measurements`` of ``mdio advise --json``."""
     return measurements_from(json_at(path, "expected saved measurements"), str(path))
 
 
 def measurements_from(data: Any, source: str) -> Measurements:
-    """Return measurements from plain values.
-
-    Raises SourceError: they are not measurements, or one of them is impossible; the message names
-    it.
-    """
+    """Return measurements from plain values; raises SourceError: they are not, or impossible."""
     if isinstance(data, dict) and "measurements" in data:
         data = data["measurements"]
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:

@@ -30,6 +30,7 @@ from mdio.analysis.kernels.kernel import (
     Prepared,
     UserKernel,
     check_rows,
+    load_kernel,
 )
 from mdio.analysis.reducers import Stack
 from mdio.analysis.system import System
@@ -53,10 +54,7 @@ PROBE_NBYTES = 64 << 20
 
 
 def free_nbytes(folder: Path, option: str) -> int:
-    """Return the free bytes of a writable folder, which `option` names.
-
-    Raises OutputError: it is missing, or not writable.
-    """
+    """Return the free bytes of a folder, which `option` names; raises OutputError: not writable."""
     if not folder.is_dir():
         raise OutputError(f"{folder}: no such folder; make it, or give another {option}")
     if not os.access(folder, os.W_OK | os.X_OK):
@@ -189,8 +187,8 @@ def analysis_name(analysis: str | Kernel | BlockFunction) -> str:
     """Return the name of an analysis on the command line."""
     if isinstance(analysis, str):
         return analysis
-    for name, kernel in KERNELS.items():
-        if isinstance(kernel, type) and isinstance(analysis, kernel):
+    for name in KERNELS:
+        if isinstance(analysis, load_kernel(name)):
             return name
     function = analysis.function if isinstance(analysis, UserKernel) else analysis
     module = getattr(function, "__module__", None) or "module"
@@ -240,11 +238,7 @@ class Probe:
 
 
 def probe(layout: Layout, prepared: Prepared, limit_s: float) -> Probe:
-    """Run the analysis on one frame, then on more while time remains, in a separate process.
-
-    Raises BlockError: the function failed or did not return a row for each frame, or its process
-    died.
-    """
+    """Run the analysis on one frame, then on more while time remains, in a separate process."""
     context: Any = multiprocessing.get_context(start_method())
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(

@@ -42,18 +42,12 @@ MODELLED_GATHERS = MappingProxyType(
 
 
 def access_model(layout: str) -> str:
-    """Return the published layout whose access pattern `layout` shares.
-
-    Raises PlanError: there is no such layout.
-    """
+    """Return the published layout whose access pattern `layout` shares; raises PlanError: none."""
     return _model_name("layout", layout, ACCESS_MODELS, MODELLED_LAYOUTS)
 
 
 def gather_model(gather: str) -> str:
-    """Return the modelled gather of this name.
-
-    Raises PlanError: there is no such gather.
-    """
+    """Return the modelled gather of this name; raises PlanError: there is none."""
     return _model_name("gather", gather, GATHERS, MODELLED_GATHERS)
 
 
@@ -177,13 +171,15 @@ class Profile:
     measured: Mapping[str, int]
     """Number of rows that the fit used, by ``layout/gather``."""
 
+    def slowdown(self, n_ranks: int) -> float:
+        """Return by which factor ranks are slower than one alone, on nodes filled one by one."""
+        n_others = self.cores_per_node - 1
+        fullness = min(n_ranks - 1, n_others) / n_others if n_others else 0.0
+        return 1 + self.node_slowdown * fullness
+
 
 def load_profile(name: str | Path) -> Profile:
-    """Read a profile by the name of one that comes with mdio, or from a TOML file.
-
-    Raises SourceError: there is no such file, or a value is missing, of the wrong type or not
-    positive.
-    """
+    """Read a profile by the name of one that comes with mdio, or from a TOML file."""
     if str(name) in PROFILE_NAMES:
         path = f"profile {name}"
         text = resources.files(__package__).joinpath("profiles", f"{name}.toml").read_text("utf-8")
@@ -207,10 +203,7 @@ def load_profile(name: str | Path) -> Profile:
 
 
 def save_profile(profile: Profile, path: str | Path) -> None:
-    """Write the profile as TOML, figures to six digits.
-
-    Raises OutputError: the file cannot be written.
-    """
+    """Write the profile as TOML, figures to six digits."""
     lines = [f"format = {FORMAT}"]
     _write(dataclasses.asdict(profile), "", lines)
     with publish(path, force=True) as temporary:

@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from mdio.advisor.forecast import CACHES, Calibration, Forecast, Forecaster, Total, calibrate
+from mdio.advisor.forecast import Calibration, Forecast, Forecaster, Total, calibrate
 from mdio.advisor.measurements import SCHEMA, Measurements, Trial, segments_for
 from mdio.advisor.profile import Profile
 from mdio.core.errors import PlanError
@@ -209,21 +209,11 @@ def recommend(
     nodes: int = 1,
     under_mpi: bool = False,
 ) -> Decision:
-    """Decide which layout serves best.
+    """Decide which layout serves best; arguments are as for `mdio.advise`.
 
-    `measurements`: from `mdio.advisor.measure`. `ranks`: number of processes of the analysis.
-    `passes`: number of analyses of the trajectory. `profile`: machine of the analysis; None: the
-    one that was measured. `calibrations`: runs of this analysis on that machine. `cache`: passes
-    read from storage (``cold``), from memory (``warm``), or from memory if it is large enough
-    (``auto``). `nodes`: machines like the one that was measured, over which ranks are spread.
-    `under_mpi`: whether commands are for ranks on one machine, too.
-    Raises PlanError: numbers below 1, calibrations that do not fit the measurements.
+    `profile`: machine of the analysis; None: the one that was measured. `nodes`: machines like the
+    one that was measured. `under_mpi`: whether commands are for ranks on one machine, too.
     """
-    for name, value in (("ranks", ranks), ("passes", passes), ("nodes", nodes)):
-        if value < 1:
-            raise PlanError(f"{value} {name}: give 1 or more")
-    if cache not in CACHES:
-        raise PlanError(f"cache is {cache!r}; it may be {', '.join(CACHES)}")
     forecaster = Forecaster(measurements, profile, cache=cache, nodes=nodes)
     if calibrations:
         forecaster = calibrate(forecaster, calibrations)

@@ -6,17 +6,14 @@ from importlib.util import find_spec
 from os import PathLike
 
 from mdio.advisor.recommend import Decision, Option
-from mdio.analysis.plots import bars, figure, figure_svg, over_ranks
+from mdio.analysis.plots import bars, over_ranks
 from mdio.analysis.report import check_report, save_page
 from mdio.core.pages import commands, paragraph, picture, section, table
 from mdio.core.words import aligned, duration, plural
 
 
 def save_advice(decision: Decision, path: str | PathLike[str]) -> None:
-    """Write the report as one self-contained HTML file.
-
-    Raises MissingExtraError: matplotlib is not installed. OutputError: the file cannot be written.
-    """
+    """Write the report as one self-contained HTML file."""
     check_report(path)
     save_page(path, _capital(headline(decision)), _sections(decision))
 
@@ -119,16 +116,14 @@ def _options(decision: Decision) -> str:
 
 
 def _scaling(decision: Decision) -> str:
-    parts = [picture(draw_ratio(decision))]
-    if max(len(points) for points in decision.curves.values()) > 1:
-        parts += [
-            picture(draw_times(decision), "Time of one pass; the bands show its range."),
-            picture(
-                draw_efficiencies(decision),
-                "Parallel efficiency: t_total(1) / (N t_total(N)) on N ranks.",
-            ),
-        ]
-    return section("Scaling", *parts)
+    if max(len(points) for points in decision.curves.values()) < 2:
+        return ""
+    efficiency = "Parallel efficiency: t_total(1) / (N t_total(N)) on N ranks."
+    return section(
+        "Scaling",
+        picture(draw_times(decision), "Time of one pass; the bands show its range."),
+        picture(draw_efficiencies(decision), efficiency),
+    )
 
 
 def _measurements(decision: Decision) -> str:
@@ -277,8 +272,6 @@ PARTS = {
 START_S = 0.2
 """Seconds that a command takes at least to start: Python and its imports."""
 RANKS = "ranks (dotted: asked for)"
-RATIOS = (1.0, 10.0, 100.0)
-"""Limits of t_comp/t_IO: I/O-bound, compute-bound, and compute-bound by the papers' rule."""
 
 
 def _forecast_options(decision: Decision) -> list[Option]:
@@ -346,21 +339,3 @@ def draw_efficiencies(decision: Decision) -> str:
             lines[name].append((point.n_ranks, share, share, share))
     title, ranks_asked = "Predicted parallel efficiency", decision.ranks_asked
     return over_ranks(lines, title, "efficiency", RANKS, ranks_asked=ranks_asked)
-
-
-def draw_ratio(decision: Decision) -> str:
-    """Draw the scale from I/O-bound to compute-bound, with this analysis on it."""
-    ratio = 1e4 if decision.ratio is None else min(max(decision.ratio, 1e-3), 1e4)
-    with figure(1.5) as (fig, axes):
-        edges = (1e-3, *RATIOS, 1e4)
-        colours = ("#0072B2", "#56B4E9", "#F0C15A", "#E69F00")
-        words = ("I/O-bound", "balanced", "compute", "just run")
-        for left, right, colour, word in zip(edges[:-1], edges[1:], colours, words, strict=True):
-            axes.axvspan(left, right, color=colour, alpha=0.35, linewidth=0)
-            axes.text((left * right) ** 0.5, 0.12, word, ha="center", fontsize=7)
-        axes.plot([ratio], [0.55], "v", color="black", markersize=9)
-        text = "no I/O" if decision.ratio is None else f"{decision.ratio:.2g}"
-        axes.text(ratio, 0.72, text, ha="center", fontsize=9)
-        axes.set(xscale="log", xlim=(1e-3, 1e4), ylim=(0, 1), yticks=[])
-        axes.set_xlabel("t_comp / t_IO of one worker on the source as it is")
-        return figure_svg(fig, "Where the analysis lies between I/O-bound and compute-bound")

@@ -240,7 +240,6 @@ def _run(
     progress: Progress | None,
     blocks_per_worker: int,
 ) -> AnalysisResult:
-    """Analyse one trajectory."""
     if isinstance(request.kernel, SeriesKernel):
         from mdio.analysis.series import analyze_series
 

@@ -92,7 +92,7 @@ def blocks_on_ranks(plans: Sequence[Plan], comm: Any) -> tuple[list[Iterable[Num
 def _parts_of_node(plan: Plan, n_ranks: int, node: Any, leaders: Any) -> list[list[NumberedBlock]]:
     """Return the blocks of one trajectory on this node, in parts for its ranks (collective).
 
-    `n_ranks`: on all nodes. `node`: the ranks of this one. `leaders`: rank 0 of each node.
+    `node`: the ranks of this one. `leaders`: rank 0 of each node.
     """
     needed = _NeededUnits(plan)
     assert plan.cache is not None

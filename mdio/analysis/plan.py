@@ -18,7 +18,7 @@ from mdio.analysis.system import System
 from mdio.core.blocks import aligned_blocks
 from mdio.core.errors import AtomCountError, MdioError, OptionError, PlanError, error_text
 from mdio.core.files.reading import reads
-from mdio.core.frames import AtomIndices, notes_on_times
+from mdio.core.frames import notes_on_times
 from mdio.core.timing import BlockTiming, Stopwatch, WorkerTiming
 from mdio.core.words import MAX_RUNS, plural, runs_text
 from mdio.layouts.base import Layout
@@ -154,10 +154,7 @@ class Plan:
 
 
 def _load_universe(system: System) -> Universe:
-    """Return the Universe of the atoms that are read.
-
-    Raises PlanError: a stored group is read, but the topology is that of the full system.
-    """
+    """Return the Universe of the atoms that are read."""
     universe = system.universe
     if len(universe.atoms) != system.layout.info.n_atoms:
         raise PlanError(
@@ -192,10 +189,7 @@ class Request:
     """Transformations of frames; see `mdio.layouts.views.options.FrameChoice.transformation`."""
 
     def plan(self) -> Plan:
-        """Open the trajectory, choose blocks, prepare the kernel.
-
-        Raises PlanError, SourceError, CorruptLayoutError: as `mdio.analysis.driver.analyze`.
-        """
+        """Open the trajectory, choose blocks, prepare the kernel."""
         try:
             return self._plan()
         except AtomCountError:
@@ -211,8 +205,14 @@ class Request:
         has_opened_layout = layout is not self.trajectory
         try:
             source, cache = layout, layout.joined_layouts[0][0].cache
-            transformed = self._transform(layout)
-            layout = layout if transformed is None else transformed
+            transformed: TransformedLayout | None = None
+            if self.transformed is not None:
+                from mdio.converters.periodic import TransformedLayout, notes_on_cut
+
+                top = self.top if isinstance(self.top, str | PathLike) else None
+                layout = transformed = TransformedLayout(
+                    layout.path, source=layout, top=top, **self.transformed
+                )
             system = System(layout, self.top, self.group, source)
             if transformed is not None:
                 transformed.load_universe = partial(_load_universe, system)
@@ -247,7 +247,12 @@ class Request:
                 steps = transformed.prepare_steps(prepared.atoms)
                 atoms = steps.read_atoms
                 notes += (*((steps.note,) if steps.note else ()), *steps.notes)
-                notes += self._notes_on_cut(system, transformed, prepared.atoms, source_frames)
+                # Where the fitted atoms are analysed, the analysis looks at all frames for cuts.
+                select = getattr(self.kernel, "select", None)
+                is_checked = self.kernel.needs_whole and transformed.is_fitted_by(select)
+                some_frames = source_frames[:0] if is_checked else source_frames
+                cuts = notes_on_cut(transformed, prepared.atoms, some_frames, system.residues)
+                notes += tuple(cuts)
                 if isinstance(self.kernel, SeriesKernel) and "universe" in vars(transformed):
                     # Workers prepare the steps of each batch of atoms by themselves.
                     transformed.options["top"] = topology_of(transformed.universe)
@@ -309,31 +314,6 @@ class Request:
             raise PlanError(
                 f"{system.layout.path}: preparing {name} failed: {error_text(error)}"
             ) from error
-
-    def _transform(self, layout: Layout) -> TransformedLayout | None:
-        """Return a view of transformed frames; None without transformations."""
-        if self.transformed is None:
-            return None
-        from mdio.converters.periodic import TransformedLayout
-
-        top = self.top if isinstance(self.top, str | PathLike) else None
-        return TransformedLayout(layout.path, source=layout, top=top, **self.transformed)
-
-    def _notes_on_cut(
-        self, system: System, transformed: TransformedLayout, atoms: AtomIndices | None, frames: Any
-    ) -> tuple[str, ...]:
-        """Return notes where the box cuts molecules among the atoms that are centred or fitted.
-
-        `atoms`: those of the kernel. `frames`: numbers of the frames.
-        """
-        from mdio.converters.periodic import notes_on_cut
-
-        # Where the fitted atoms are analysed, the analysis looks at all frames for cuts.
-        if self.kernel.needs_whole and transformed.is_fitted_by(
-            getattr(self.kernel, "select", None)
-        ):
-            frames = frames[:0]
-        return tuple(notes_on_cut(transformed, atoms, frames, system.residues))
 
     def _open(self, **options: Any) -> Layout:
         trajectory, group = self.trajectory, self.group

@@ -23,7 +23,7 @@ ANGLE = re.compile(r"(?P<part>cos|sin)?\(?(?P<angle>phi|psi|chi1):(?P<residue>[^
 """Labels of dihedral angles: ``phi:4AKE:ARG2``, or ``cos(...)`` and ``sin(...)`` of it."""
 MAX_LINES_NAMED = 10
 """Lines that get a legend; with more of one quantity, their distribution is drawn instead."""
-NARROW_NAME = 24
+NARROW_NAME = 30
 """Longest name, in letters, of which two fit beside each other."""
 LEGEND_BELOW: dict[str, Any] = {
     "loc": "upper center",
@@ -46,7 +46,6 @@ MAX_ROWS = 40
 """Bars that get a label and a height of their own."""
 MAX_TICKS = 8
 """Numbers of ranks that an axis names."""
-MIN_FOR_VIOLIN = 6
 
 WIDTH_IN = 5.2
 """About the width of a phone; wide screens enlarge pictures."""
@@ -65,10 +64,7 @@ STYLE: dict[Any, Any] = {
 
 @contextmanager
 def figure(height_in: float) -> Iterator[tuple[Any, Any]]:
-    """Yield a matplotlib figure of the common width and style, and its axes.
-
-    It is independent of pyplot, which would keep it.
-    """
+    """Yield a figure in the common style, and its axes; not of pyplot, which would keep it."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
@@ -184,15 +180,9 @@ def over_ranks(
 
 
 def t_comm_distributions(groups: Mapping[str, Sequence[float]], title: str) -> str:
-    """Draw all t_comm of each group, with the outline of their distribution if there are enough."""
+    """Draw all t_comm of each group, and their median."""
     with figure(1.3 + 0.6 * len(groups)) as (fig, axes):
         for row, values in enumerate(groups.values()):
-            if len(values) >= MIN_FOR_VIOLIN and np.ptp(values) > 0:
-                body = axes.violinplot(
-                    values, [row], orientation="horizontal", widths=0.9, showextrema=False
-                )
-                for part in body["bodies"]:
-                    part.set(facecolor="#009E73", alpha=0.25)
             height = row + 0.25 * np.sin(2.4 * np.arange(len(values)))  # jitter, always the same
             axes.plot(values, height, "o", color="#009E73", markersize=4, alpha=0.8)
             axes.plot([np.median(values)] * 2, [row - 0.4, row + 0.4], "k--", linewidth=1)
@@ -209,7 +199,6 @@ def draw(result: Any, ax: Axes) -> None:
     displacements are drawn over lags in log-log, with a fitted power law; rows of atoms over
     residues; many columns of one quantity as their mean, range and 5 to 95% percentiles; all others
     as lines over time, or over the number of their row.
-    Raises PlanError: they are no real numbers.
     """
     rows = result.columns
     if rows.dtype.kind not in "biuf":
@@ -273,18 +262,8 @@ def draw(result: Any, ax: Axes) -> None:
     if result.quantity:
         ax.set_ylabel(axis_label(result.quantity))
     if 0 < len(names) <= MAX_LINES_NAMED:
-        names = _without_common_segment(names)
         n_columns = 2 if max(map(len, names)) <= NARROW_NAME else 1
         ax.legend(lines[: len(names)], names, ncols=n_columns, **LEGEND_BELOW)
-
-
-def _without_common_segment(names: Sequence[str]) -> list[str]:
-    """Return names of atoms, or of pairs of them, without a segment that all of them are in."""
-    segment = {name.partition(":")[0] + ":" for name in names}
-    common = segment.pop() if len(segment) == 1 else ""
-    if any(name.count(common) != name.count("-") + 1 for name in names):
-        return list(names)
-    return [name.replace(common, "") for name in names]
 
 
 def _draw_atoms(residues: NDArray[Any], rows: NDArray[Any], ax: Axes) -> None:
@@ -309,10 +288,7 @@ def _draw_spread(x: NDArray[Any], rows: NDArray[Any], ax: Axes) -> None:
 
 
 def _split_at_falls(x: NDArray[Any], first: int) -> list[slice]:
-    """Return runs of rows in which `x` does not fall: residues start anew with each chain.
-
-    `first`: number of the first row.
-    """
+    """Return runs of rows in which `x` does not fall: residues start anew with each chain."""
     edges = [0, *(np.flatnonzero(np.diff(x) < 0) + 1).tolist(), len(x)]
     return [slice(first + start, first + stop) for start, stop in pairwise(edges)]
 

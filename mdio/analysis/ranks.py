@@ -51,21 +51,14 @@ from mdio.parallel.pool import PICKLABLE_HINT
 from mdio.parallel.sleeping import allgather, bcast
 
 
-class _NotStoredError(Exception):
-    """There is no index of a file yet."""
-
-
 def _not_stored(path: Path) -> FrameIndex:
-    raise _NotStoredError(path)
+    raise LookupError(path)
 
 
 def index_together(trajectory: Any, comm: Any) -> None:
     """Index XTC and TRR files that have no index yet, each rank a part of them (collective).
 
     Errors are ignored: opening the file will raise them.
-
-    `trajectory`: a path, several, or an open layout, which is not indexed; the same on all ranks.
-    `comm`: an mpi4py intracommunicator.
     """
     if isinstance(trajectory, Layout):
         return
@@ -93,15 +86,13 @@ def _without_index(
             try:
                 if comes_over_a_network(path) and layout_class.sniff(path):
                     load_index(path, _not_stored)
-            except _NotStoredError:
+            except LookupError:
                 files.append((path, layout_class))
             except (OSError, ValueError):
                 continue  # opening it will raise this
     return files
 
 
-ZLIB_LEVEL = 1
-"""Compression level of zlib."""
 OwnResults = list[tuple[NumberedBlock, BlockResult]]
 
 
@@ -160,10 +151,7 @@ def analyze_on_ranks(
 
 
 def _scale_progress(progress: Progress, plan: Plan, n_ranks: int) -> Progress:
-    """Return a callback for rank 0 that assumes equal progress of all ranks.
-
-    Ranks do not communicate until their blocks are done.
-    """
+    """Return a callback for rank 0 that assumes equal progress of all: they do not communicate."""
     n_left = len(plan.frames)
 
     def report(n_frames: int, nbytes: int) -> None:
@@ -220,7 +208,7 @@ def _pickle(plan: Plan, request: Request) -> bytes:
         copy.prepared = replace(copy.prepared, function=len)  # type: ignore[arg-type]
     try:
         # Compressed, since large messages to ranks that share cores are slow.
-        return zlib.compress(pickle.dumps(copy, pickle.HIGHEST_PROTOCOL), ZLIB_LEVEL)
+        return zlib.compress(pickle.dumps(copy, pickle.HIGHEST_PROTOCOL), 1)
     except Exception as error:  # pickling raises nearly anything
         raise PlanError(
             f"the analysis cannot be sent to other ranks ({error}); {PICKLABLE_HINT}"
@@ -228,10 +216,7 @@ def _pickle(plan: Plan, request: Request) -> bytes:
 
 
 def _gather(own_results: OwnResults, plan: Plan, comm: Any, mode: GatherMode) -> list[Gathered]:
-    """Gather the times of all frames and, for a `Stack`, all rows, without copies.
-
-    Raises BlockError: blocks have rows of different shapes or types (on all ranks).
-    """
+    """Gather the times of all frames and, for a `Stack`, all rows, without copies."""
     states = [result.state for _, result in own_results if result.state is not None]
     parts = [part for state in states for part in state[0]]
     own_dtypes = list(dict.fromkeys(part.dtype for part in parts))

@@ -64,11 +64,7 @@ RETURNS = {"lift": "the state of the rows", "merge": "the merged state", "finish
 
 
 def call_reducer(reducer: Reducer, method: str, *arguments: Any) -> Any:
-    """Call a method of a reducer, and return its value.
-
-    Raises BlockError: it failed. PlanError: its value is None, as without ``return``, or has masked
-    values.
-    """
+    """Call a method of a reducer, and return its value, which is neither None nor masked."""
     name = f"{type(reducer).__name__}.{method}()"
     try:
         value = getattr(reducer, method)(*arguments)
@@ -137,7 +133,7 @@ class Sum(Reducer):
         return (earlier[0] + later[0],)
 
     def finish(self, state: State) -> Rows:
-        """Return the sum."""
+        """Return the sum, or the counts."""
         return np.asarray(state[0])
 
 
@@ -201,7 +197,7 @@ class StandardDeviation(_Moments):
         return np.asarray(np.sqrt(variance.sum(axis=-1) if self.norm else variance))
 
 
-class Histogram(Reducer):
+class Histogram(Sum):
     """The count of all values between each two edges: (len(edges) - 1,) int64.
 
     Parameters
@@ -211,7 +207,7 @@ class Histogram(Reducer):
         and those that are not numbers (NaN), are not counted.
     """
 
-    keeps_rows = False
+    of_one_shape = False
 
     def __init__(self, edges: ArrayLike) -> None:
         self.edges = np.asarray(edges, dtype=np.float64)
@@ -222,21 +218,9 @@ class Histogram(Reducer):
         """Count."""
         return (np.histogram(_numbers(self, rows, "biuf"), self.edges)[0].astype(np.int64),)
 
-    def merge(self, earlier: State, later: State) -> State:
-        """Add."""
-        return (earlier[0] + later[0],)
-
-    def finish(self, state: State) -> Rows:
-        """Return the counts."""
-        return np.asarray(state[0])
-
 
 def result_of(reducer: Reducer, states: Iterable[State]) -> Rows:
-    """Return the result of all frames, from the states of blocks in their order.
-
-    Raises BlockError: the reducer failed, or the states do not fit together. PlanError: it returns
-    None or masked values.
-    """
+    """Return the result of all frames, from the states of blocks in their order."""
     try:
         state = reduce(partial(call_reducer, reducer, "merge"), states)
         result = np.asarray(call_reducer(reducer, "finish", state))
@@ -256,10 +240,7 @@ def _squared(values: Rows) -> Rows:
 
 
 def _numbers(reducer: Reducer, rows: Rows, kinds: str = "biufc") -> Rows:
-    """Return rows of numbers, whose types are of these `kinds`, as an array.
-
-    Raises TypeError: they are others, such as text.
-    """
+    """Return rows of these `kinds` of numbers as an array; raises TypeError: they are others."""
     numbers = np.asarray(rows)
     if numbers.dtype.kind in kinds:
         return numbers

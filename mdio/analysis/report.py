@@ -31,20 +31,13 @@ from mdio.core.words import axis_label, duration, human_nbytes, plural
 
 
 def check_plot(path: str | PathLike[str]) -> None:
-    """Check before the work whether a picture can be written.
-
-    Raises MissingExtraError: there is no matplotlib. PlanError, OutputError: another suffix, or a
-    folder that does not exist or is not writable.
-    """
+    """Check before the work whether a picture can be written."""
     need_matplotlib("a plot")
     check_output(path, PLOT_SUFFIXES)
 
 
 def save_plot(result: AnalysisResult, path: str | PathLike[str], title: str) -> None:
-    """Write a picture of a result; it appears when it is complete.
-
-    Raises OutputError: it cannot be written.
-    """
+    """Write a picture of a result; it appears when it is complete."""
     target = check_output(path, PLOT_SUFFIXES)
     with figure(3.2) as (fig, axes), publish(target, force=True) as temporary:
         draw(with_field_columns(result), axes)
@@ -53,10 +46,7 @@ def save_plot(result: AnalysisResult, path: str | PathLike[str], title: str) -> 
 
 
 def save_page(path: str | PathLike[str], title: str, sections: Sequence[str]) -> None:
-    """Write a page; it appears when it is complete.
-
-    Raises OutputError: it cannot be written.
-    """
+    """Write a page; it appears when it is complete."""
     with publish(check_output(path), force=True) as temporary:  # file names may not be valid UTF-8
         temporary.write_text(page(title, sections), encoding="utf-8", errors="backslashreplace")
 
@@ -123,8 +113,7 @@ def stream(record: dict[str, Any]) -> str:
             "block": timing["block"],
             "worker": timing["worker"],
             "start_unix_s": timing["began_unix_s"],
-            # Older files have the papers' name of a block's time.
-            "stop_unix_s": timing["began_unix_s"] + timing.get("t_block_s", timing.get("t_RMSD_s")),
+            "stop_unix_s": timing["began_unix_s"] + timing["t_block_s"],
         }
         for timing in record["timings"]
     ]
@@ -172,9 +161,8 @@ def series(
 ) -> str:
     """Draw the first column of a result over time, coloured by block, or over lags."""
     column = np.asarray(values).reshape(len(values), -1)[:, 0]
-    title = f"{axis_label(label)} over time, one colour per block"
-    if over == "lag":
-        title = f"{axis_label(label)} over lags"
+    what = "over lags" if over == "lag" else "over time, one colour per block"
+    title = f"{axis_label(label)} {what}"
     stride = max(1, -(-len(column) // MAX_POINTS))
     with figure(2.7) as (fig, axes):
         first = 0
@@ -225,21 +213,13 @@ CAUSES = {
 
 
 def check_report(path: str | PathLike[str]) -> None:
-    """Check before the work whether a report can be made.
-
-    Raises MissingExtraError: there is no matplotlib. PlanError: its name is not that of an HTML
-    file. OutputError: the file cannot be written.
-    """
+    """Check before the work whether a report can be made."""
     need_matplotlib("--report")
     check_output(path, (".html", ".htm"))
 
 
 def save_report(result: AnalysisResult, path: str | PathLike[str], title: str) -> None:
-    """Write the report of an analysis as one HTML file that needs nothing else.
-
-    Raises MissingExtraError, PlanError, OutputError: as `check_report`.
-    """
-    check_report(path)
+    """Write the report of an analysis as one HTML file that needs nothing else."""
     times = timing_record(result)
     parts = [_summary(times), _stragglers(times), _ranks(times), _blocks(times)]
     result = with_field_columns(result)

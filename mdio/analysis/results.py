@@ -38,7 +38,6 @@ def result_table(
     """Return names of columns and the rows: label; frame or lag, time in ps, or a name; values.
 
     The fields of structured rows are columns, too.
-    Raises PlanError: fields are arrays, or a column has the name of another.
     """
     columns, names = result.columns, result.column_names
     if (fields := columns.dtype.names) is not None:
@@ -94,12 +93,8 @@ def dataframe(data: Any, index: Sequence[str], columns: Sequence[str] | None = N
 
 def _write_npz(result: AnalysisResult, file: BinaryIO) -> None:
     arrays = {"frame": result.frame, "time": result.time, "values": result.values}
-    for name, labels in (
-        ("labels", result.labels),
-        ("row_labels", result.row_labels),
-        ("row_residues", result.row_residues),
-        ("label", result.label),
-    ):
+    for name in ("labels", "row_labels", "row_residues", "label"):
+        labels = getattr(result, name)
         if labels is not None and len(labels):
             arrays[name] = np.array(labels)
     np.savez(file, **arrays)  # type: ignore[arg-type]
@@ -134,10 +129,7 @@ def _word(value: Any) -> str:
 
 
 def _write_xvg(result: AnalysisResult, file: BinaryIO) -> None:
-    """Write the format of Grace and GROMACS' tools: time in ps (or residue, or row), then values.
-
-    Each trajectory of an ensemble is a data set.
-    """
+    """Write Grace's format: time in ps (or residue, or row), values; a set for each trajectory."""
     names, rows = result_table(result, labelled=False)
     names = [name.replace('"', "'") for name in names]  # they are quoted
     x_column = 1 if result.per_frame else 0
@@ -396,11 +388,7 @@ class AnalysisResult:
 def side_by_side(
     results: Mapping[str, AnalysisResult], paths: Mapping[str, object]
 ) -> AnalysisResult:
-    """Return the results of several trajectories as one, whose rows have labels.
-
-    `results`, `paths`: by label.
-    Raises PlanError: their rows are of different shapes, or of types that cannot be joined.
-    """
+    """Return the results of several trajectories as one, whose rows have labels."""
     members = list(results.values())
     first = members[0]
     rows = {label: np.atleast_1d(result.values) for label, result in results.items()}

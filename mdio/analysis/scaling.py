@@ -56,10 +56,7 @@ def provenance() -> dict[str, Any]:
 
 
 def make_folder(path: str | Path) -> Path:
-    """Return the folder for a bench's outputs, made if need be.
-
-    Raises OutputError: it cannot be made or written.
-    """
+    """Return the folder for a bench's outputs, made if need be."""
     folder = Path(path)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -84,10 +81,7 @@ def mean_and_std(values: Sequence[float]) -> tuple[float, float]:
 
 
 def run_for_json(command: Sequence[str], file: Path | None = None) -> dict[str, Any]:
-    """Run a program, and return the JSON object that it prints, or writes to `file`.
-
-    Raises BlockError: the program failed; the message has its stderr.
-    """
+    """Run a program, and return the JSON object that it prints, or writes to `file`."""
     process = subprocess.run(
         command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
     )
@@ -110,7 +104,6 @@ def mpiexec_command(
 
     `mpiexec`: the launcher with its options, such as ``srun --mpi=pmi2``; by default the
     ``mpiexec`` beside this Python, or else on PATH.
-    Raises MissingExtraError: there is no launcher.
     """
     launcher = mpiexec.split() if mpiexec else []
     if not launcher:
@@ -125,7 +118,6 @@ def mpiexec_command(
     return [*launcher, "-n", str(n_ranks), sys.executable, *program, *arguments]
 
 
-EXECUTORS = ("serial", "processes", "dask", "mpi")
 KERNELS = ("rmsd", "dihedrals", "distances")
 
 
@@ -140,13 +132,8 @@ class Case:
     workload_x: int
     n_ranks: int
 
-    @property
-    def series(self) -> str:
-        """Label of its curve in pictures."""
-        return self.series_of(Path(self.trajectory).name)
-
     def series_of(self, name: str) -> str:
-        """Return the label if its trajectory is called `name`."""
+        """Return the label of its curve in pictures if its trajectory is called `name`."""
         words = [self.layout, name, self.executor]
         words += [self.gather] if self.executor == "mpi" else []
         return ", ".join([*words, f"{self.workload_x}x"])
@@ -163,10 +150,7 @@ class Study:
     mpiexec: str | None = None
 
     def run(self, case: Case) -> dict[str, Any]:
-        """Run one case once; return its record of timings.
-
-        Raises MdioError: as `mdio.analysis.driver.analyze`; BlockError if an MPI program fails.
-        """
+        """Run one case once; return its record of timings."""
         if case.executor == "mpi":
             return self._run_mpi(case)
         arguments: dict[str, Any] = {} if self.select is None else {"select": self.select}
@@ -211,10 +195,7 @@ def list_cases(
     n_ranks: Sequence[int],
     top: str | None = None,
 ) -> list[Case]:
-    """Return all cases, by series; serial has one number of workers, and only MPI has gathers.
-
-    Raises SourceError, UnknownLayoutError: a trajectory that cannot be read.
-    """
+    """Return all cases, by series; serial has one number of workers, and only MPI has gathers."""
     cases = []
     for path in trajectories:
         with open_with_topology(path, top) as layout:
@@ -239,8 +220,8 @@ def run_all(
     names = [Path(path).name for path in {case.trajectory for case in cases}]
     for repeat in range(repeats):
         for case in cases:
-            is_unique = names.count(Path(case.trajectory).name) == 1
-            series = case.series if is_unique else case.series_of(case.trajectory)
+            name = Path(case.trajectory).name
+            series = case.series_of(name if names.count(name) == 1 else case.trajectory)
             run = study.run(case)
             report(
                 f"{repeat + 1}/{repeats}  {series}, {plural(case.n_ranks, 'worker')}: "
@@ -309,10 +290,7 @@ def _row(group: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:
-    """Write the rows of `summarise`, with the columns that ``mdio model fit`` needs.
-
-    Each has the cores of this machine, too.
-    """
+    """Write the rows of `summarise`, and the cores of this machine, for ``mdio model fit``."""
     cores = available_cores()
     with path.open("wb") as file:
         results.write_csv(file, [*rows[0], "cores"], ((*row.values(), cores) for row in rows))
@@ -343,10 +321,7 @@ def save_scaling_page(
     rows: Sequence[dict[str, Any]],
     runs: Sequence[dict[str, Any]],
 ) -> None:
-    """Write tables and pictures of a scaling bench as one HTML file.
-
-    `rows`: of `summarise`. `runs`: all runs, with what each rank did.
-    """
+    """Write tables and pictures of a scaling bench as one HTML file."""
     heads, keys = zip(*COLUMNS, strict=True)
     by_series: dict[str, list[dict[str, Any]]] = {}
     for row in rows:

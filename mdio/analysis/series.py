@@ -53,10 +53,7 @@ def batch_label(batch: NumberedAtoms) -> str:
 def cut_into_batches(
     atoms: AtomIndices, info: TrajectoryInfo, n_frames: int, n_fields: int
 ) -> list[AtomIndices]:
-    """Cut atoms into batches, at edges of chunks of atoms if these are narrow enough.
-
-    `n_frames`, `n_fields`: how many are read of each atom.
-    """
+    """Cut atoms into batches, at edges of chunks of atoms if these are narrow enough."""
     width = info.chunk_atoms or info.n_atoms
     is_narrow = width < info.n_atoms
     max_atoms = max(1, (NARROW_NBYTES if is_narrow else WIDE_NBYTES) // (12 * n_frames * n_fields))

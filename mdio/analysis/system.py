@@ -402,10 +402,7 @@ class System:
         return self.source.joined_layouts[0][0].manifest
 
     def _compare_names(self, topology: Any) -> None:
-        """Add a note if the topology that was given differs from the one in the trajectory.
-
-        Raises PlanError: it has the atoms in another order.
-        """
+        """Add a note if the topology that was given differs from the one in the trajectory."""
         name = self._top if isinstance(self._top, str | PathLike) else "the Universe"
         self.notes += compare_names(topology, stored_topology(self.source), name, self.source.path)
 

@@ -27,12 +27,9 @@ if TYPE_CHECKING:
 class RowCollector:
     """Collects the rows of one block: stacks them, or reduces them read by read.
 
-    Stacked rows are stored in one array, in which a kernel can write in place; or they are computed
-    in a buffer and written to shared memory.
-
-    `reducer`: how rows become the result. `n_frames`: of the block. `shared`: memory shared with
-    the parent for stacked rows, if it accepts their shape and type. `first_row`: the row of the
-    block's first frame there.
+    Stacked rows are stored in one array, in which a kernel can write in place; or, where `shared`
+    memory accepts their shape and type, they are computed in a buffer and written there, from
+    `first_row` on.
     """
 
     def __init__(
@@ -64,8 +61,8 @@ class RowCollector:
     def add(self, rows: NDArray[Any]) -> None:
         """Add the next rows.
 
-        Raises BlockError: they have another shape than those before, or a type that does not go
-        with theirs, or the reducer failed, which is its cause. PlanError: the reducer returns None.
+        Raises BlockError: their shape or type does not go with those before, or the reducer failed,
+        which is its cause.
         """
         shape = rows.shape[1:]
         if self.row_shape is None:
@@ -234,10 +231,7 @@ class BlockWork:
         self.__init__(**state)  # type: ignore[misc]
 
     def __call__(self, item: NumberedBlock) -> BlockResult:
-        """Compute one block.
-
-        Raises BlockError: the kernel failed, or did not return one row for each frame.
-        """
+        """Compute one block."""
         with self._one_at_a_time:
             return self._analyze(item)
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from functools import partial
 
 from mdio.advisor.advise import ForecastOptions, advise
-from mdio.advisor.measure import TRIALS, StepProgress
-from mdio.analysis.kernels.kernel import KERNELS
+from mdio.advisor.measure import TRIALS
+from mdio.analysis.kernels.kernel import KERNELS, describe_kernels
 from mdio.analysis.report import check_report
 from mdio.analysis.results import check_output
 from mdio.cli.common import (
@@ -25,7 +24,6 @@ from mdio.cli.common import (
     print_json,
 )
 from mdio.cli.workers import all_ranks
-from mdio.core.errors import PlanError
 from mdio.layouts.views.options import Reading
 from mdio.parallel.executors import Serial
 
@@ -39,19 +37,11 @@ def setup(parser: argparse.ArgumentParser) -> None:
     add_options(parser, Reading, ForecastOptions)
     add(parser, "-s --top FILE", "topology, for selections")
     names = ", ".join(name for name in KERNELS if name not in ("msd", "vacf"))
-    add(
-        parser,
-        "--analysis KERNEL",
-        f"{names}, or module:function of your own (default: rmsd)",
-        default="rmsd",
-        completions=KERNELS,
-    )
+    text = f"{names}, or module:function of your own (default: rmsd)"
+    add(parser, "--analysis KERNEL", text, default="rmsd", completer=describe_kernels)
     add(parser, "--select SEL", "atoms that the analysis uses")
-    add(
-        parser,
-        "--mpi",
-        "under mpiexec: measure the storage from all ranks at once, and advise for these ranks",
-    )
+    text = "under mpiexec: measure the storage from all ranks at once, and advise for these ranks"
+    add(parser, "--mpi", text)
     add(parser, "--ranks N", "processes that will run the analysis (default: all cores)", positive)
     add(parser, "--passes P", "number of future analyses (default: 1)", positive, default=1)
     text = "folder for the output; trial conversions are made and removed there (default: .)"
@@ -64,53 +54,26 @@ def setup(parser: argparse.ArgumentParser) -> None:
     add(parser, "--save-measurements FILE", "save the measurements for --replay", dest="save")
     add(parser, "--replay FILE", "decide from saved measurements, without reading any data")
     add(parser, "--report FILE", "an HTML page with plots and tables")
-    add_output_options(parser, "no progress bar")
+    add_output_options(parser, "do not say how long it takes")
 
 
-def _print_step(text: str, done: int, n_steps: int) -> None:
+def _print_step(text: str, *_: int) -> None:
     """Print the step that states the expected time of the trials; others are not printed."""
-    del done, n_steps
     if text.startswith(TRIALS):
         print(f"mdio advise: {text}", file=sys.stderr)
-
-
-@contextmanager
-def _progress(quiet: bool) -> Iterator[StepProgress | None]:
-    """Yield a callback that draws a bar on a terminal, or else prints the expected time."""
-    if quiet:
-        yield None
-        return
-    if not sys.stderr.isatty():
-        yield _print_step
-        return
-    from tqdm import tqdm
-
-    with tqdm(total=1, desc="advise", unit="step", file=sys.stderr) as bar:
-
-        def advance(text: str, done: int, n_steps: int) -> None:
-            bar.total = n_steps
-            bar.set_postfix_str(text, refresh=False)
-            bar.update(done - bar.n)
-            bar.refresh()
-
-        yield advance
 
 
 def run(args: argparse.Namespace) -> int:
     """Measure, or load measurements, and print the advice."""
     with all_ranks("--mpi", args.words) if args.mpi else nullcontext(Serial()) as executor:
-        if args.replay is None and not args.trajectory:
-            raise PlanError("no trajectory; give one, or saved measurements with --replay")
-        if args.replay is not None and args.trajectory:
-            raise PlanError("--replay decides from saved measurements; leave out the trajectory")
         if args.report is not None:
             check_report(args.report)
         if args.save is not None:
             check_output(args.save, (".json",))
         check_outputs_differ([*args.trajectory, args.top, args.replay], args.save, args.report)
-        with _progress(args.quiet or not executor.is_owner) as progress:
-            arguments = arguments_for(advise, args) | {"trajectory": args.trajectory or None}
-            advice = advise(**arguments, progress=progress, executor=executor)
+        progress = None if args.quiet or not executor.is_owner else _print_step
+        arguments = arguments_for(advise, args) | {"trajectory": args.trajectory or None}
+        advice = advise(**arguments, progress=progress, executor=executor)
         if not executor.is_owner:
             return 0
         if args.report is not None:

@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import Any, cast
 
 from mdio.analysis.driver import analyze
-from mdio.analysis.kernels.kernel import FORMER_NAMES, KERNELS, Kernel, find_kernel
+from mdio.analysis.kernels.kernel import (
+    FORMER_NAMES,
+    KERNELS,
+    Kernel,
+    describe_kernels,
+    find_kernel,
+    load_kernel,
+)
 from mdio.analysis.plan import Trajectory
 from mdio.analysis.results import (
     PLOT_SUFFIXES,
@@ -41,8 +48,7 @@ from mdio.cli.common import (
     with_settings,
 )
 from mdio.cli.workers import add_workers, executor_name
-from mdio.core.errors import PlanError, SourceError
-from mdio.core.files.store import is_remote
+from mdio.core.errors import PlanError
 from mdio.core.words import duration, human_nbytes, list_text, plural
 from mdio.layouts.base import Layout
 from mdio.layouts.views.opening import ensemble_members
@@ -121,7 +127,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
         f"{', '.join(KERNELS)}, one of an installed package (any other name lists all), or "
         "module:function for a function of yours that takes a block of frames and returns an array "
         "with one row per frame (module:Class for a Kernel)",
-        completions=KERNELS,
+        completer=describe_kernels,
     )
     add_trajectory(parser)
     add_source(parser)
@@ -161,7 +167,7 @@ def _kernel_arguments(args: argparse.Namespace) -> dict[str, object]:
         arguments[name] = value
         if name not in signature(find_kernel(args.kernel)).parameters:
             kernels = [
-                kernel for kernel in KERNELS if name in signature(KERNELS[kernel]).parameters
+                kernel for kernel in KERNELS if name in signature(load_kernel(kernel)).parameters
             ]
             value_text = "" if value is True else f" {value}"
             raise PlanError(
@@ -169,13 +175,6 @@ def _kernel_arguments(args: argparse.Namespace) -> dict[str, object]:
                 "leave it out"
             )
     return arguments
-
-
-def _check_options(args: argparse.Namespace) -> None:
-    if args.gather != "blocking" and executor_name(args) != "mpi":
-        raise PlanError(f"--gather {args.gather} is for ranks of MPI; add --mpi")
-    if args.top is not None and not is_remote(args.top) and not Path(args.top).exists():
-        raise SourceError(f"{args.top}: no such file; give the topology of the trajectory")
 
 
 def _kernel(args: argparse.Namespace) -> Kernel:
@@ -209,7 +208,8 @@ def _n_frames(args: argparse.Namespace) -> int:
 
 def run(args: argparse.Namespace, executor: Executor) -> int:
     """Analyse, save, print a summary; under MPI, only rank 0 saves and prints."""
-    _check_options(args)
+    if args.gather != "blocking" and executor_name(args) != "mpi":
+        raise PlanError(f"--gather {args.gather} is for ranks of MPI; add --mpi")
     kernel = _kernel(args)
     trajectory: Trajectory = args.trajectory
     _check_outputs(args)

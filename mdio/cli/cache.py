@@ -15,7 +15,7 @@ from mdio.core.words import human_nbytes, plural
 from mdio.parallel.assignment import CacheFollower, follow_into_cache
 
 
-def _size_or_0(text: str) -> int:
+def _parse_size(text: str) -> int:
     return 0 if text == "0" else parse_nbytes(text)
 
 
@@ -26,29 +26,15 @@ def setup(parser: argparse.ArgumentParser) -> None:
     add(follow, "pattern PATTERN", "of trajectories, quoted: 'run/*.xtc'")
     add(follow, "--dir DIR", "folder on a disk of this node", required=True)
     add(follow, "--cache-size SIZE", "as for analyze", parse_nbytes)
-    add(
-        follow,
-        "--nodes A,B,...",
-        "names of all nodes that follow; each takes its share (default: this one alone)",
-        default=[],
-        type=lambda text: text.split(","),
-    )
-    add(
-        follow,
-        "--every TIME",
-        "interval of checks for new frames (default: 60s)",
-        parse_seconds,
-        default=60.0,
-    )
-    add(
-        follow,
-        "--until-idle TIME",
-        "end when no trajectory has grown for this time: 10m",
-        parse_seconds,
-    )
+    text = "names of all nodes that follow; each takes its share (default: this one alone)"
+    add(follow, "--nodes A,B,...", text, lambda names: names.split(","), default=[])
+    text = "interval of checks for new frames (default: 60s)"
+    add(follow, "--every TIME", text, parse_seconds, default=60.0)
+    text = "end when no trajectory has grown for this time: 10m"
+    add(follow, "--until-idle TIME", text, parse_seconds)
     status = actions.add_parser("status", help="show the contents, by trajectory")
     evict = actions.add_parser("evict", help="remove units that were not used for longest")
-    add(evict, "--keep SIZE", "size to leave (default: nothing)", _size_or_0, default=0)
+    add(evict, "--keep SIZE", "size to leave (default: nothing)", _parse_size, default=0)
     add(evict, "--trajectory TRAJ", "remove units of this trajectory only")
     verify = actions.add_parser("verify", help="compare all units with their checksums")
     for action in (status, evict, verify):

@@ -14,8 +14,7 @@ from dataclasses import MISSING, fields
 from functools import partial
 from inspect import signature
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from mdio.core.errors import OutputError, PlanError
 from mdio.core.options import call_with, kinds_of
@@ -47,14 +46,14 @@ def add(
     text: str,
     parse: Callable[[str], Any] | None = None,
     *,
-    completions: Mapping[str, Any] = MappingProxyType({}),
+    completer: Callable[..., dict[str, str]] | None = None,
     **keywords: Any,
 ) -> None:
     """Add an option or a positional argument to `parser`, or to a group of one.
 
     `names`: its names and the name of its value, ``-w --workers N``; an option without one is a
-    flag. `text`: its help. `parse`: parses its value. `completions`: classes by name, which shells
-    complete; other values are allowed, too. `keywords`: arguments of `add_argument`.
+    flag. `text`: its help. `parse`: parses its value. `completer`: called by argcomplete, returns
+    values and descriptions, which zsh and fish show. `keywords`: arguments of `add_argument`.
     """
     *flags, value_name = names.split()
     if value_name.startswith("-"):
@@ -67,12 +66,8 @@ def add(
             keywords.setdefault("action", _Once)
     keywords |= {} if parse is None else {"type": parse}
     action = parser.add_argument(*flags, help=text, **keywords)
-    if completions:
-        # argcomplete calls it; zsh and fish show the descriptions of the classes.
-        action.completer = lambda **_: {
-            name: (completion.__doc__ or "").partition("\n")[0].partition(":")[0]
-            for name, completion in completions.items()
-        }
+    if completer is not None:
+        action.completer = completer
 
 
 if TYPE_CHECKING:
@@ -151,10 +146,7 @@ def check_outputs_differ(inputs: Sequence[Any], *outputs: Any) -> None:
 
 
 def save_result(result: AnalysisResult | MapReduceResult, path: str) -> None:
-    """Save a result, which may have taken hours; in the temporary folder if `path` is refused.
-
-    Raises OutputError, which then names that file.
-    """
+    """Save a result, which may have taken hours; in the temporary folder if `path` is refused."""
     try:
         result.save(path)
     except OutputError as error:
@@ -216,17 +208,10 @@ def add_source(parser: argparse.ArgumentParser) -> None:
     """Add options for metadata that a trajectory may lack."""
     source = parser.add_argument_group("missing metadata")
     add(source, "--format NAME", "its format, if it cannot be recognised")
-    add(
-        source,
-        "--timestep PS",
-        "time between frames (in LAMMPS dumps: of a step), for formats that hold none",
-        float,
-    )
-    add(
-        source,
-        "--length-unit UNIT",
-        "length unit, for formats and files that do not record one: nm, Angstrom",
-    )
+    text = "time between frames (in LAMMPS dumps: of a step), for formats that hold none"
+    add(source, "--timestep PS", text, float)
+    text = "length unit, for formats and files that do not record one: nm, Angstrom"
+    add(source, "--length-unit UNIT", text)
 
 
 def source_options(args: argparse.Namespace) -> dict[str, Any]:
@@ -251,8 +236,8 @@ def parse_nbytes(text: str) -> int:
 
 def parse_precision(text: str) -> float | Literal["auto", "none"]:
     """Return a step in angstrom, ``auto`` or ``none``."""
-    if text == "auto" or text == "none":
-        return "auto" if text == "auto" else "none"
+    if text in ("auto", "none"):
+        return cast(Literal["auto", "none"], text)
     return parse_step(text, "give a step in angstrom (0.01), auto or none")
 
 

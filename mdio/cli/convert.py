@@ -34,7 +34,6 @@ from mdio.converters.ensemble import convert_ensemble, convert_members
 from mdio.converters.follow import follow
 from mdio.converters.opening import salvage_offered
 from mdio.converters.options import OPTIONS, ConversionOptions, ConvertResult, Storage, read_recipe
-from mdio.converters.periodic import with_measured_cost
 from mdio.converters.strategies.conversion import Conversion
 from mdio.converters.strategies.structure import is_structure
 from mdio.converters.verify import VerifyResult, verify
@@ -44,7 +43,7 @@ from mdio.core.options import declared_fields
 from mdio.core.signals import ending_signals_noted
 from mdio.core.words import human_nbytes, notes_by_label, plural
 from mdio.layouts.native import NATIVE_FORMATS
-from mdio.layouts.plan import COMPRESSION_NOTE, LayoutPlan
+from mdio.layouts.plan import COMPRESSION_NOTE
 from mdio.layouts.registry import layout_name_for_output, output_suffixes
 from mdio.layouts.views.opening import check_unlabelled, paths_by_label
 from mdio.parallel.executors import Executor
@@ -149,12 +148,8 @@ NOT_FOR_ENSEMBLES = {
 
 def setup(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
-    add(
-        parser,
-        "source SRC",
-        "trajectory (several are joined), or imd://HOST:PORT of a simulation that sends its frames",
-        nargs="+",
-    )
+    text = "trajectory (several are joined), or imd://HOST:PORT of a simulation that sends frames"
+    add(parser, "source SRC", text, nargs="+")
     add(
         parser,
         "--ensemble",
@@ -187,7 +182,6 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _options(args: argparse.Namespace) -> ConversionOptions:
-    """Return the options of a conversion."""
     if len(dict(args.groups)) < len(args.groups):
         raise PlanError("a --group name is given twice; every group needs its own")
     if args.mpio and executor_name(args) != "mpi":
@@ -291,8 +285,13 @@ def run_conversion(
     conversion = executor.from_owner(lambda: prepare(args.source, args.out, options, executor))
     if args.dry_run:
         if executor.is_owner:
-            plan = with_measured_cost(conversion.plan, conversion.view)
-            _print_plan(args, plan, options.recipe(), conversion.n_reused)
+            plan, recipe = conversion.plan, options.recipe()
+            if args.json:
+                print_json({"out": args.out, "plan": plan.to_json(), "recipe": recipe})
+            else:
+                print(plan_table(plan, conversion.n_reused))
+                if recipe:
+                    print(f"recipe: {json.dumps(recipe)}")
         conversion.close()
         return 0
     with progress_bar(conversion.plan.n_frames, args.command, args, executor) as progress:
@@ -325,17 +324,6 @@ def run_conversion(
 def _print_notes_on_values(command: str, notes: Sequence[str]) -> None:
     """Print notes on what was left out or rounded; not those on the compression."""
     print_notes(command, [note for note in notes if COMPRESSION_NOTE not in note])
-
-
-def _print_plan(
-    args: argparse.Namespace, plan: LayoutPlan, recipe: dict[str, Any], n_kept: int
-) -> None:
-    if args.json:
-        print_json({"out": args.out, "plan": plan.to_json(), "recipe": recipe})
-    else:
-        print(plan_table(plan, n_kept))
-        if recipe:
-            print(f"recipe: {json.dumps(recipe)}")
 
 
 def _verify(args: argparse.Namespace, conversion: Conversion, executor: Executor) -> VerifyResult:

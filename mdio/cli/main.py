@@ -76,8 +76,9 @@ OTHER_NAMES = {
 """Options of mdio by their names in other programs, if the spelling does not suggest them."""
 
 OTHER_VALUES = {"multiprocessing": "processes", "distributed": "dask", "none": "serial"}
-BENCH_SCRIPTS = ("layouts", "gather", "scheduler")
-"""Benches that are scripts in the sources, and were commands in earlier versions."""
+BENCH_SCRIPTS = {name: name for name in ("layouts", "gather", "scheduler")}
+BENCH_SCRIPTS["darshan"] = "darshan_log"
+"""Scripts in the sources, by their names as benches in earlier versions."""
 
 
 def hint_for(option: str, parser: argparse.ArgumentParser) -> str:
@@ -98,12 +99,12 @@ def hint_for(option: str, parser: argparse.ArgumentParser) -> str:
 
 def _hint_at_commands(option: str) -> str:
     """Return a hint at the commands that have an option."""
-    commands = [name for name in COMMANDS if _has_option(name, option)]
+    commands = [
+        name
+        for name in COMMANDS
+        if option in _command_parser(_parser(name, only=True), name)._option_string_actions
+    ]
     return f" (it is an option of mdio {list_text(commands)})" if commands else ""
-
-
-def _has_option(command: str, option: str) -> bool:
-    return option in _command_parser(_parser(command, only=True), command)._option_string_actions
 
 
 def examples() -> str:
@@ -144,7 +145,7 @@ class FriendlyParser(argparse.ArgumentParser):
                 else did_you_mean(value, choices)
             )
             if action.dest == "bench" and value in BENCH_SCRIPTS:
-                hint = f" (in the sources: python bench/{value}.py)"
+                hint = f" (in the sources: python bench/{BENCH_SCRIPTS[value]}.py)"
             error.message += hint
             raise
 
@@ -314,10 +315,7 @@ ALL_COMMANDS = "*"
 
 
 def _parser(command: str | None, *, only: bool = False, show_all: bool = False) -> FriendlyParser:
-    """Return the parser, with the options of `command`.
-
-    `only`: it has no other command, which saves time. `show_all`: help shows all options.
-    """
+    """Return the parser with the options of `command`; `only` that one, which saves time."""
     parser = FriendlyParser(
         prog="mdio",
         description="Molecular-dynamics trajectories in layouts that read fast, in parallel.",
@@ -334,16 +332,10 @@ def _parser(command: str | None, *, only: bool = False, show_all: bool = False) 
             module = import_module(f"mdio.cli.{name}")
             module.setup(command_parser)
             add(command_parser, "--debug", "show the traceback of an error")
-            add(
-                command_parser,
-                "--stall-timeout S",
-                "report a read or write that takes longer, s (default: %(default)g; 0: never)",
-                float,
-                default=STALL_TIMEOUT_S,
-            )
-            add(
-                command_parser, "--stall-abort S", "end the program when one takes longer, s", float
-            )
+            text = "report a read or write that takes longer, s (default: %(default)g; 0: never)"
+            add(command_parser, "--stall-timeout S", text, float, default=STALL_TIMEOUT_S)
+            text = "end the program when one takes longer, s"
+            add(command_parser, "--stall-abort S", text, float)
             command_parser.hide_options(getattr(module, "COMMON", ()), show_all=show_all)
     return parser
 
@@ -401,7 +393,6 @@ def _has_user_code(words: Sequence[str]) -> bool:
 
 
 def _nothing_stored_note(args: argparse.Namespace) -> str:
-    """Return the note on a run that ended before it stored anything."""
     if getattr(args, "resume", False):
         return "what an earlier run has kept stays as it was"
     return "nothing half-written is left"
@@ -550,28 +541,14 @@ def _is_memory_error(error: ImportError) -> bool:
     return any(text in str(error) for text in ("Cannot allocate memory", "failed to map segment"))
 
 
-READERS = {
-    "topology": ("parse", "_read_topology", "topology_of", "universe_of"),
-    "trajectory": ("_read_into", "read", "_open", "read_frame"),
-}
-"""Functions that read a topology or a trajectory, by which a traceback shows what was read."""
-
-
 def out_of_memory(error: BaseException) -> str:
     """Return the message for a MemoryError, or for a library that did not fit into memory."""
+    detail = f" ({error})" if str(error) else ""
     if isinstance(error, ImportError):
-        activity = f"loading {error.name or 'a library'}"
-    else:
-        names, trace = set(), error.__traceback__
-        while trace is not None:
-            names.add(trace.tb_frame.f_code.co_name)
-            trace = trace.tb_next
-        parts = (part for part, functions in READERS.items() if names & set(functions))
-        activity = f"reading the {part}" if (part := next(parts, None)) else "working"
-    detail = f" ({error})" if str(error) and isinstance(error, MemoryError) else ""
+        detail = f" while loading {error.name or 'a library'}"
     return (
-        f"out of memory while {activity}{detail}; select fewer atoms, take fewer workers (-w), or "
-        "use a machine with more memory"
+        f"out of memory{detail}; select fewer atoms, take fewer workers (-w), or use a machine "
+        "with more memory"
     )
 
 

@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 from mdio.advisor.closed_form import predict, reference_workload
-from mdio.advisor.fit import fit_profile, known_cores, read_timings, residuals, rows_of_executor
+from mdio.advisor.fit import fit_profile, read_timings, residuals, rows_of_executor
 from mdio.advisor.profile import (
     ACCESS_MODELS,
     GATHERS,
@@ -31,7 +31,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
     fit.add_argument("--name", help="name of the machine (default: as in the table)")
     text = "fit the rows of this executor (default: the only one in the table, or mpi)"
     add(fit, "--executor NAME", text)
-    text = "default: as in the table, or guessed from its numbers of ranks"
+    text = "default: as in the table, or else in the profile of --prior"
     add(fit, "--cores-per-node N", text, positive)
     text = f"profile of what is not measured: a file, {' or '.join(PROFILE_NAMES)} (default: comet)"
     add(fit, "--prior PROFILE", text)
@@ -62,7 +62,7 @@ def _fit(args: argparse.Namespace) -> int:
         base=load_profile(args.prior) if args.prior else None,
     )
     save_profile(profile, args.out)
-    if args.cores_per_node is None and known_cores(rows) is None:
+    if args.cores_per_node is None and rows[0].cores is None:
         notes.append(
             f"{profile.cores_per_node} cores a node are assumed: {args.csv} has no column cores; "
             "give --cores-per-node"

@@ -96,11 +96,10 @@ def _arrays(plan: LayoutPlan) -> list[tuple[str, ...]]:
 
 
 def plan_table(plan: LayoutPlan, n_kept: int = 0) -> str:
-    """Return `plan` as lines of text, without a newline at the end.
+    """Return `plan` as lines of text: names and values, a table of chunks, notes.
 
-    Two columns of names and values; then, for layouts with chunks, a table of the chunks (frames x
-    atoms) of every array; then notes. `n_kept`: the first frames, of an output that is added to,
-    which are not written; if these are all, there are only notes.
+    `n_kept`: the first frames, of an output that is added to, which are not written; if these are
+    all, there are only notes.
     """
     lines = []
     if n_kept < plan.n_frames:

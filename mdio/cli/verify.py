@@ -46,14 +46,8 @@ def setup(parser: argparse.ArgumentParser) -> None:
     add_options(parser, Sources, overlap=text)
     add(parser, "-s --top FILE", "topology (after --pbc/--center, or if SRC needs one)")
     amount = parser.add_mutually_exclusive_group()
-    add(
-        amount,
-        "--sample P%",
-        "check this share of all units (chunks, segments, files of numbers), evenly spread",
-        _parse_sample,
-        dest="wanted",
-        default=everything,
-    )
+    text = "check this share of all units (chunks, segments, files of numbers), evenly spread"
+    add(amount, "--sample P%", text, _parse_sample, dest="wanted", default=everything)
     text = "check the K-th of N parts of all units; the N parts together are all of them"
     add(amount, "--part K/N", text, _parse_part, dest="wanted")
     text = "check all of them (default)"

@@ -71,18 +71,13 @@ def one_parser_message(words: Sequence[str], *, alone: bool = False) -> Iterator
     except SystemExit as end:
         if end.code and (rank > 0 or launched_ranks() > 1):
             if not alone:
-                _compare_words(words)
+                with suppress(ImportError, RuntimeError, PlanError):  # rank 0 tells
+                    from mpi4py import MPI
+
+                    check_same_words(MPI.COMM_WORLD, words)
             if rank > 0:
                 _exit_quietly(end.code)
         raise
-
-
-def _compare_words(words: Sequence[str]) -> None:
-    """Take part in the check of all ranks' words, of which rank 0 prints the result."""
-    with suppress(ImportError, RuntimeError, PlanError):
-        from mpi4py import MPI
-
-        check_same_words(MPI.COMM_WORLD, words)
 
 
 def check_same_words(comm: Any, words: Sequence[str]) -> None:
@@ -103,17 +98,12 @@ def check_same_words(comm: Any, words: Sequence[str]) -> None:
 
 def _exit_quietly(code: Any) -> None:
     """End this rank with an exit code, after rank 0 has printed its message."""
-    if code:
-        time.sleep(EXIT_DELAY_S)
+    time.sleep(EXIT_DELAY_S)
     raise SystemExit(code)
 
 
 def world(option: str) -> Any:
-    """Return COMM_WORLD for the option that needs MPI.
-
-    Raises MissingExtraError: mpi4py is not installed, or finds no MPI (on rank 0; other ranks leave
-    with its exit code).
-    """
+    """Return COMM_WORLD for the option that needs it; without MPI, rank 0 alone raises an error."""
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
@@ -145,14 +135,10 @@ EXECUTORS = ("serial", "processes", "dask", "mpi")
 def add_workers(parser: Any) -> None:
     """Add the options to a parser or a group of one."""
     choices = "|".join(EXECUTORS[:-1])
-    help_text = "default: processes with -w, else serial"
-    add(parser, f"--executor {choices}", help_text, choices=EXECUTORS)
-    add(
-        parser,
-        "-w --workers N",
-        "number of workers (default: 1; with --executor processes or dask, all cores)",
-        positive,
-    )
+    text = "default: processes with -w, else serial"
+    add(parser, f"--executor {choices}", text, choices=EXECUTORS)
+    text = "number of workers (default: 1; with --executor processes or dask, all cores)"
+    add(parser, "-w --workers N", text, positive)
     add(parser, "--scheduler ADDRESS", "address, or scheduler file, of a running Dask cluster")
     add(parser, "--mpi", "share the work among MPI ranks")
 

@@ -5,6 +5,7 @@ from itertools import pairwise
 import pytest
 from advise_cases import measurements, run, trial
 
+import mdio
 from mdio.advisor import probes
 from mdio.advisor.recommend import recommend
 from mdio.core.errors import PlanError
@@ -75,7 +76,7 @@ def test_targets_elsewhere_are_not_limited_by_the_sources_wires():
 @pytest.mark.parametrize(("more", "words"), [({"nodes": 0}, "nodes"), ({"cache": "hot"}, "hot")])
 def test_what_makes_no_sense(more, words):
     with pytest.raises(PlanError, match=words):
-        recommend(on_storage(), 1, **more)
+        mdio.advise(replay="measured.json", **more)
 
 
 def test_no_byte_is_read_twice_cold(tmp_path, monkeypatch):

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from advise_cases import N_FRAMES, io_bound, measurements, run, spread, trial
 
+import mdio
 from mdio.advisor.forecast import Calibration, Forecaster, read_calibration
 from mdio.advisor.measure import fit_conversion
 from mdio.advisor.measurements import (
@@ -258,7 +259,7 @@ def test_segments_are_as_many_as_ranks_or_more():
 
 
 def test_calibration_moves_the_forecast():
-    whole = Calibration("as-is", 1, N_FRAMES, 19.0, 18.0, 1.0, 0.0, "gather")
+    whole = Calibration("as-is", 1, N_FRAMES, 18.0, 1.0)
     advice = recommend(io_bound(), 1, 1, None, [whole])
     assert total_of(advice, "as-is").total_s == pytest.approx(19.0)
     assert total_of(advice, "segments").run.t_io_s == pytest.approx(14.0)
@@ -266,9 +267,9 @@ def test_calibration_moves_the_forecast():
         recommend(io_bound(), 1, 1, None, [replace(whole, layout="nope")])
 
 
-def test_calibration_fits_a_profile():
+def test_calibration_on_the_machine_of_a_profile():
     comet = load_profile("comet")
-    slow = Calibration("as-is", 48, N_FRAMES, 4.0, 90.0, 10.0, 0.1, "gather")
+    slow = Calibration("as-is", 48, N_FRAMES, 90.0, 10.0)
     before = total_of(recommend(io_bound(), 48, 1, comet), "as-is").run.t_total_s
     after = total_of(recommend(io_bound(), 48, 1, comet, [slow]), "as-is").run.t_total_s
     assert abs(after - 4.0) < abs(before - 4.0)
@@ -359,7 +360,7 @@ def test_damaged_measurements_are_refused(damage):
 def test_numbers_below_one_are_refused():
     for ranks, passes in ((0, 1), (1, 0), (-3, 1)):
         with pytest.raises(PlanError, match="1 or more"):
-            recommend(io_bound(), ranks, passes)
+            mdio.advise(replay=RECORDED, ranks=ranks, passes=passes)
 
 
 def test_spread():

@@ -49,7 +49,7 @@ def test_a_function_that_fails(adk, tmp_path, function, text):
         ("allow_lossy", "yes", "'yes'; give a positive step"),
         ("allow_lossy", True, "True; give a positive step"),
         ("cache", "hot", "give one of cold, warm, auto"),
-        ("ranks", "two", "two ranks, 1 passes: give whole numbers"),
+        ("ranks", "two", "two ranks: give a whole number"),
     ],
 )
 def test_arguments_of_another_kind(adk, tmp_path, name, value, expected):
@@ -98,10 +98,10 @@ def test_bad_questions(adk, tmp_path):
 def test_an_option_that_cannot_be_made_is_told(adk, tmp_path, monkeypatch):
     convert = measure.convert_trial
 
-    def failing(candidate, *arguments):
+    def failing(candidate, *arguments, **options):
         if candidate.to == "zarr":
             raise OutputError("the disk is full")
-        return convert(candidate, *arguments)
+        return convert(candidate, *arguments, **options)
 
     monkeypatch.setattr(measure, "convert_trial", failing)
     found = quickly(adk, tmp_path)

@@ -135,9 +135,6 @@ def test_unknown_names_and_workloads():
     for factor in (0, -1, math.nan, math.inf):
         with pytest.raises(PlanError, match="workload"):
             reference_workload(COMET, "hdf5", factor)
-    for wrong in ({"t_io_s": math.nan}, {"t_comp_s": -1.0}, {"n_frames": 0}, {"nbytes": math.inf}):
-        with pytest.raises(PlanError, match="workload"):
-            replace(workload, **wrong)
 
 
 def by_pair(found):

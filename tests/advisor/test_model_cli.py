@@ -23,7 +23,7 @@ def out_json(capsys, *words):
 
 def test_fit_then_predict(tmp_path, capsys):
     path = tmp_path / "p.toml"
-    found = out_json(capsys, "model", "fit", CSV, "-o", path, "--json")
+    found = out_json(capsys, "model", "fit", CSV, "-o", path, "--cores-per-node", 24, "--json")
     assert found["name"] == "comet"
     assert found["cores_per_node"] == 24
     assert found["n_rows"] == len(found["residuals"]) == 94

@@ -13,7 +13,6 @@ from mdio.advisor.closed_form import predict, reference_workload
 from mdio.advisor.fit import (
     TimingRow,
     fit_profile,
-    guess_cores,
     measured_task,
     read_timings,
     residuals,
@@ -25,7 +24,7 @@ from mdio.advisor.profile import (
     load_profile,
     save_profile,
 )
-from mdio.core.errors import MdioError, OutputError, PlanError, SourceError
+from mdio.core.errors import MdioError, OutputError, SourceError
 
 CSV = Path(__file__).parents[2] / "bench/paper/published/comet_rmsd.csv"
 ROWS = read_timings(CSV)
@@ -110,8 +109,7 @@ def test_a_machine_of_other_speeds_and_nodes(compute, rest, cores):
     some = [
         row for row in rows if row.layout == "segments" and row.n_ranks in (1, cores, 4 * cores)
     ]
-    profile = fit_profile(some, name="x", source="")
-    assert profile.cores_per_node == cores
+    profile = fit_profile(some, name="x", source="", cores_per_node=cores)
     assert error_on(profile, rows) < 0.15
     for pair in LAYOUT_GATHER_PAIRS:
         if chosen := [row for row in rows if row.pair == pair and row.n_ranks > 1]:
@@ -171,26 +169,6 @@ def test_workloads_tell_the_fixed_share_of_compute():
     assert measured_task(several, COMET).t_comp_s(70) == pytest.approx(217, rel=0.02)
 
 
-@pytest.mark.parametrize(
-    ("machine", "ranks", "cores"),
-    [
-        ("comet", (1, 8, 16), 24),
-        ("LSU SuperMIC", (1, 24, 48), 20),
-        ("", (1, 20, 80), 20),
-        ("", (1, 28, 56, 112), 28),
-        ("", (1, 24, 72), 24),
-        ("", (1, 36, 72, 144), 36),
-        ("", (1, 8, 16, 24, 32, 40, 48, 56, 64, 72), 24),
-        ("", (1, 64, 128), 64),
-        ("", (1,), 24),
-        ("", (1, 17, 19, 23), 24),
-    ],
-)
-def test_cores_of_a_node_are_guessed(machine, ranks, cores):
-    rows = [replace(ROWS[0], machine=machine, n_ranks=n) for n in ranks]
-    assert guess_cores(rows, 24) == cores
-
-
 rows = st.builds(
     TimingRow,
     layout=st.sampled_from(ACCESS_MODELS),
@@ -216,11 +194,6 @@ def test_any_rows_give_a_profile_that_predicts(tmp_path_factory, table, n_ranks)
         guess = predict(profile, layout, gather, n_ranks, reference_workload(profile, layout, 1))
         assert all(math.isfinite(value) and value >= 0 for value in asdict(guess).values())
         assert 0 < guess.low_s <= guess.t_total_s <= guess.high_s
-
-
-def test_no_rows():
-    with pytest.raises(PlanError, match="no measured row"):
-        fit_profile([], name="x", source="")
 
 
 def test_profiles_survive_toml(tmp_path):

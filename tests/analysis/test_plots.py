@@ -135,7 +135,7 @@ def test_distances_have_a_unit_and_a_legend_below():
         draw(result, axes)
         assert axes.get_ylabel() == "distance (Å)" and outside(axes)
     names = [text.get_text() for text in axes.get_legend().get_texts()]
-    assert names[0] == "MET1:CA-ARG2:CA" and len(names) == len(axes.lines) == 10
+    assert names[0] == "4AKE:MET1:CA-4AKE:ARG2:CA" and len(names) == len(axes.lines) == 10
     one = drawn(mdio.analyze(DCD, top=PSF, kernel=mdio.Pairs("resid 1:2 and name CA"), stop=5))
     assert one.get_ylabel() == "distance (Å)"
 

@@ -12,7 +12,7 @@ from parallel.on_dask import dask_client
 
 import mdio
 from mdio.analysis.kernels.geometry import RMSF
-from mdio.analysis.report import save_report, stream
+from mdio.analysis.report import check_report, save_report
 from mdio.cli.main import main
 from mdio.core.errors import MissingExtraError, OutputError
 from mdio.core.timing import STRAGGLER_FACTOR, WorkerTiming, stragglers, timing_record
@@ -170,7 +170,7 @@ def test_what_stands_in_the_way_is_told_before_the_work(tmp_path, monkeypatch, c
     assert main([*words, str(tmp_path / "r.html")]) == 1
     assert 'pip install "mdio-layouts[report]"' in capsys.readouterr().err
     with pytest.raises(MissingExtraError, match="matplotlib"):
-        save_report(mdio.analyze(DCD, kernel=mdio.RMSD()), tmp_path / "r.html", "")
+        check_report(tmp_path / "r.html")
 
 
 def test_values_with_many_columns(tmp_path):
@@ -179,12 +179,3 @@ def test_values_with_many_columns(tmp_path):
     assert page_of(tmp_path / "r.html").pictures[0].startswith("values over time")
     with pytest.raises(OutputError):
         save_report(result, tmp_path, "x")
-
-
-def test_a_file_with_the_old_name_of_a_blocks_time_gives_the_same_picture():
-    new = timing_record(mdio.analyze(DCD, kernel=RMSF(), executor=mdio.Serial(), stop=9))
-    old = json.loads(json.dumps(new))
-    for timing in old["timings"]:
-        timing["t_RMSD_s"] = timing.pop("t_block_s")
-    one, other = (re.sub(r"\b[mp][0-9a-f]{10}\b", "id", stream(each)) for each in (old, new))
-    assert one == other

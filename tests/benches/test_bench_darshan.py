@@ -2,11 +2,15 @@
 
 import importlib.util
 import json
+import sys
 from pathlib import Path
 
 import pytest
+from suites.under_mpi import ROOT
 
-from mdio.cli.main import main
+sys.path.insert(0, str(ROOT / "bench"))
+import darshan_log
+from measuring import run_bench
 
 FOUND = importlib.util.find_spec("darshan")
 FOLDERS = [Path(FOUND.origin).parent / "examples/example_logs"] if FOUND else []
@@ -24,8 +28,12 @@ KNOWN = {
 }
 
 
+def main(words):
+    return run_bench(darshan_log.__doc__, darshan_log.setup, darshan_log.run, words)
+
+
 def told(capsys, *words):
-    assert main(["bench", "darshan", *map(str, words), "--json"]) == 0
+    assert main([*map(str, words), "--json"]) == 0
     return json.loads(capsys.readouterr().out)
 
 
@@ -40,7 +48,7 @@ def test_counters(folder, name, tmp_path, capsys):
         assert row.items() <= found["modules"][module].items()
     none = told(capsys, log, "--files", "no such file")["modules"]
     assert all(not any(row.values()) for row in none.values())
-    assert main(["bench", "darshan", str(log)]) == 0
+    assert main([str(log)]) == 0
     assert "POSIX" in capsys.readouterr().out
 
 
@@ -58,13 +66,13 @@ def test_the_log_of_an_analysis(folder, tmp_path, capsys):
     # What mdio counted by the block: its first frame, and then the whole file.
     for counted, said in [(12484 + 1243164, "the other 20.4 KiB"), (1 << 30, "more than Darshan")]:
         (tmp_path / "t.json").write_text(json.dumps({"nbytes_source": counted}))
-        words = ["bench", "darshan", str(log), "--files", "/md.xtc", "--timings"]
+        words = [str(log), "--files", "/md.xtc", "--timings"]
         assert main([*words, str(tmp_path / "t.json")]) == 0
         assert said in capsys.readouterr().out
 
 
 def test_what_is_no_log(tmp_path, capsys):
     (tmp_path / "a.darshan").write_text("nothing")
-    assert main(["bench", "darshan", str(tmp_path / "a.darshan")]) > 0
+    assert main([str(tmp_path / "a.darshan")]) > 0
     said = capsys.readouterr().err
     assert "not a log of Darshan" in said or (not FOUND and "needs pydarshan" in said)

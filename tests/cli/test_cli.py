@@ -175,6 +175,7 @@ def test_convert_with_verify_and_a_summary(adk, tmp_path):
         (["convert", "ADK", "a.zarr", "--chunkframes", "3"], 2, "mdio convert --help"),
         (["bench", "nonsense"], 2, "nonsense"),
         (["bench", "layouts", "ADK"], 2, "python bench/layouts.py"),
+        (["bench", "darshan", "x.darshan"], 2, "python bench/darshan_log.py"),
         (["model", "predict", "x.toml"], 2, "--ranks"),
     ],
 )

@@ -140,14 +140,14 @@ def test_half_an_address(address, command, adk, capsys):
 
 
 @pytest.mark.parametrize(
-    ("target", "told"),
+    "target",
     [
-        ("mdio.layouts.native.dcd.DCDLayout._read_into", "reading the trajectory"),
-        ("MDAnalysis.topology.PSFParser.PSFParser.parse", "reading the topology"),
-        ("mdio.analysis.kernels.geometry.gyration_of_block", "working"),
+        "mdio.layouts.native.dcd.DCDLayout._read_into",
+        "MDAnalysis.topology.PSFParser.PSFParser.parse",
+        "mdio.analysis.kernels.geometry.gyration_of_block",
     ],
 )
-def test_out_of_memory(target, told, adk, monkeypatch, capsys, tmp_path, tmp_path_factory):
+def test_out_of_memory(target, adk, monkeypatch, capsys, tmp_path, tmp_path_factory):
     def fail(*_, **__):
         raise MemoryError
 
@@ -156,14 +156,13 @@ def test_out_of_memory(target, told, adk, monkeypatch, capsys, tmp_path, tmp_pat
     import mdio.layouts.native.dcd  # noqa: F401
 
     fail.__name__ = target.rpartition(".")[2]
-    fail.__code__ = fail.__code__.replace(co_name=fail.__name__)
     monkeypatch.setattr(target, fail)
     top = shutil.copy(adk["psf"], tmp_path_factory.mktemp("top"))  # which nobody has parsed yet
     words = ["analyze", "rgyr", str(adk["dcd"]), "-s", str(top), "-o", "a.csv", "-q"]
     monkeypatch.chdir(tmp_path)
     assert main(words) == 1
     error = capsys.readouterr().err
-    assert f"out of memory while {told}" in error and error.count("\n") == 1
+    assert "out of memory; select fewer atoms" in error and error.count("\n") == 1
     assert not list(tmp_path.iterdir())
 
 

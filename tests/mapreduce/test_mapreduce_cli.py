@@ -109,7 +109,7 @@ def test_keep_going(folder, adk, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("cliprogram:NoMap",), "NoMap: no method map; give a class"),
+        (("cliprogram:NoMap",), "or an object with the methods map and reduce"),
         (("cliprogram:Nothing",), "no function 'Nothing' in"),
         (("cliprogram:Largest", "--set", "above"), "write it as NAME=VALUE"),
         (("cliprogram:Largest", "--set", "below=3"), "arguments are given with --set"),

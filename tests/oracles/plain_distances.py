@@ -7,10 +7,12 @@ import itertools
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.analysis.kernels.images import is_reduced, nearest_images
 from mdio.core.kernels.checks import Float32s, Float64s, Int64s
 
 PAIRS_AT_ONCE = 1 << 20
+ROUNDING = 1e-9
+MAX_ROUNDS = 100
+"""Limit of the rounds of a reduction, which no cell reaches."""
 
 
 def within(
@@ -140,3 +142,74 @@ def follow(
         known = True
         if apply:
             frame -= shifts @ cell
+
+
+def nearest_images(
+    vectors: NDArray[np.float64], cell: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the lattice vectors to subtract for the shortest images, and their squared lengths.
+
+    `vectors`, (N, 3): of any length. `cell`, (3, 3): a lower triangle.
+    Returns (N, 3) multiples of the cell's vectors, and (N,) squares.
+    """
+    multiples = np.zeros_like(vectors)
+    for axis in (2, 1, 0):
+        multiples[:, axis] = np.rint((vectors - multiples @ cell)[:, axis] / cell[axis, axis])
+    images = vectors - multiples @ cell
+    squares = np.einsum("nc,nc->n", images, images)
+    # No vector of the lattice is shorter than the smallest height of the cell.
+    unfinished = np.flatnonzero(squares > np.square(cell.diagonal().min() / 2))
+    if np.array_equal(cell, np.diag(cell.diagonal())) or not unfinished.size:
+        return multiples, squares
+    steps = np.array([*itertools.product((0, -1, 1), repeat=3)], np.float64) @ _reduce(cell)
+    while unfinished.size:  # from any image to the nearest, always by one that is shorter
+        candidates = images[unfinished, None] - steps @ cell
+        candidate_squares = np.einsum("nsc,nsc->ns", candidates, candidates)
+        best = candidate_squares.argmin(axis=1)
+        is_shorter = candidate_squares.min(axis=1) < squares[unfinished] * (1 - ROUNDING)
+        unfinished, best = unfinished[is_shorter], best[is_shorter]
+        multiples[unfinished] += steps[best]
+        images[unfinished] = vectors[unfinished] - multiples[unfinished] @ cell
+        squares[unfinished] = np.einsum("nc,nc->n", images[unfinished], images[unfinished])
+    return multiples, squares
+
+
+def is_reduced(cell: NDArray[np.float64]) -> bool:
+    """Return whether the vectors of a cell are as short as those of its lattice can be."""
+    if np.array_equal(cell, np.diag(cell.diagonal())):
+        return True
+    squares, reduced_squares = (
+        np.sort((vectors**2).sum(axis=1)) for vectors in (cell, _reduce(cell) @ cell)
+    )
+    return bool((reduced_squares >= squares * (1 - 1e-5)).all())
+
+
+def _reduce(cell: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return multiples of the vectors whose sums are as short as they can be (a row each).
+
+    Semaev's reduction (10.1007/3-540-44670-2_13).
+    """
+    rows = np.eye(3)
+
+    def square(row: int) -> float:
+        return float(np.square(rows[row] @ cell).sum())
+
+    for _ in range(MAX_ROUNDS):
+        rows = rows[np.argsort([square(row) for row in range(3)], kind="stable")]
+        for _ in range(MAX_ROUNDS):
+            u, v, _ = rows @ cell
+            rows[1] -= np.rint(v @ u / (u @ u)) * rows[0]
+            if square(1) >= square(0) * (1 - ROUNDING):
+                break
+            rows[:2] = rows[1::-1].copy()
+        vectors = rows @ cell
+        multiples = np.rint(np.linalg.solve(vectors[:2] @ vectors[:2].T, vectors[:2] @ vectors[2]))
+        candidates = (
+            rows[2] - (multiples + list(itertools.product((0, -1, 1), repeat=2))) @ rows[:2]
+        )
+        shortest = candidates[np.square(candidates @ cell).sum(axis=1).argmin()]
+        if np.square(shortest @ cell).sum() < square(2) * (1 - ROUNDING):
+            rows[2] = shortest
+        if square(2) >= square(1) * (1 - ROUNDING):
+            break
+    return rows

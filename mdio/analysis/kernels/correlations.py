@@ -45,10 +45,7 @@ class Lags:
 
     @classmethod
     def of(cls, time: NDArray[np.float64], max_lag_ps: float | None) -> Lags:
-        """Return the lags between frames at `time` (F,), in ps, of up to `max_lag_ps`.
-
-        Raises PlanError: fewer than two frames, or frames that lie unevenly.
-        """
+        """Return the lags between frames at `time` (F,) in ps; raises PlanError: uneven."""
         n_frames = len(time)
         if n_frames < 2:
             raise PlanError("one frame alone has no lags; choose two or more")
@@ -126,8 +123,6 @@ def _unevenness(time: NDArray[np.float64]) -> str:
             f"are {number_text(usual)} ps apart; choose frames before or after it (-e "
             f"{number_text(before)} or -b {number_text(after)}), or give the part that is missing"
         )
-    if usual <= 0:
-        return "times do not ascend; choose frames of one run (--start, --stop)"
     return (
         f"frame {frame + 1} of {len(time)} lies {number_text(steps[frame])} ps behind the one "
         f"before, and most lie {number_text(usual)} ps apart; choose frames that are (--start, "
@@ -137,16 +132,7 @@ def _unevenness(time: NDArray[np.float64]) -> str:
 
 @dataclass(frozen=True)
 class Lagged(SeriesKernel):
-    """Means over all pairs of frames of some atoms: one value for each lag.
-
-    Parameters
-    ----------
-    select
-        Which atoms; all by default.
-    max_lag_ps
-        Longest lag, ps; by default from the first frame to the last. The longer, the fewer pairs of
-        frames there are to average over.
-    """
+    """Means over all pairs of frames of some atoms: one value for each lag, as of `MSD`."""
 
     select: str | None = None
     max_lag_ps: float | None = None
@@ -196,7 +182,8 @@ class MSD(Lagged):
     select
         Which atoms; all by default.
     max_lag_ps
-        Longest lag, ps; by default from the first frame to the last.
+        Longest lag, ps; by default from the first frame to the last. The longer, the fewer pairs of
+        frames there are to average over.
     dims
         Of x, y and z: along which of them; ``"xy"`` for a membrane.
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.analysis.kernels.images import bond_lengths, shortest_images, skewed_cells
+from mdio.analysis.kernels.images import are_skewed, bond_lengths, nearest_images
 from mdio.analysis.kernels.kernel import Kernel, Prepared, check_switch, runs_of_boxes
 from mdio.analysis.system import System
 from mdio.core.boxes import shortest_heights
@@ -120,8 +119,6 @@ class _Chains:
     A residue's neighbour is the next one of its segment that has the atom N or C, if its number is
     the same (insertion codes) or the following one. Where numbers have a gap, as in numbering
     schemes of families, residues are neighbours if they are bonded in the first frame.
-
-    `periodic`: whether bonds between them may cross the box.
     """
 
     def __init__(self, system: System, residues: Any, *, periodic: bool) -> None:
@@ -168,8 +165,9 @@ class _Chains:
         frame = system.frame(0, system.to_layout_indices(ends, "the backbone"))
         carbon, nitrogen = np.split(frame.positions[0], 2)
         box = frame.box[0] if self._periodic and frame.box[0].any() else None
-        cell = None if box is None else skewed_cells(frame.box).get(0)
-        return np.asarray(bond_lengths(carbon, nitrogen, box, cell) < PEPTIDE_BOND)
+        is_skewed = bool(are_skewed(frame.box)[0])
+        lengths = bond_lengths(carbon, nitrogen, box, is_skewed=is_skewed)
+        return np.asarray(lengths < PEPTIDE_BOND)
 
     def phi(self) -> list[list[int] | None]:
         """Return C of the residue before and N, CA, C of each residue; None if one is missing."""
@@ -213,7 +211,11 @@ def dihedrals_of_block(
     longest = dihedrals(block.positions, quads, values)
     if periodic and block.box.any():
         # Frame by frame, so that a frame's values are the same in whatever block it is read.
-        unsafe = np.flatnonzero(~(longest < SAFE_SHARE * _shortest_heights(block.box)))
+        # Most blocks have a single cell.
+        box = block.box[:1] if (block.box == block.box[0]).all() else block.box
+        heights = shortest_heights(box)
+        heights[np.isinf(heights) & box.any(axis=1)] = 0.0  # periodic along some axes
+        unsafe = np.flatnonzero(~(longest < SAFE_SHARE * heights))
         if unsafe.size:
             values[unsafe] = _dihedrals_of_images(block.frames(unsafe), quads)
     return values
@@ -233,24 +235,10 @@ def _dihedrals_of_images(block: FrameBlock, quads: NDArray[np.int64]) -> NDArray
 
     theta = np.empty((block.n_frames, len(quads)))
     corners = [block.positions[:, atoms] for atoms in quads.T]
-    skewed = skewed_cells(block.box)
+    skewed = are_skewed(block.box)
     for start, stop, box in runs_of_boxes(block.box):
         points = [corner[start:stop].reshape(-1, 3) for corner in corners]
-        if (cell := skewed.get(start)) is not None:
-            bonds = [
-                shortest_images(head - tail.astype(np.float64), cell)
-                for tail, head in pairwise(points)
-            ]
-            images = accumulate(bonds, initial=np.zeros_like(bonds[0]))
-            points, box = [image.astype(np.float32) for image in images], None
+        if box is not None and skewed[start]:
+            points, box = nearest_images(points, box), None
         calc_dihedrals(*points, box=box, result=theta[start:stop].reshape(-1))
     return np.stack([np.cos(theta), np.sin(theta)], axis=-1).reshape(block.n_frames, -1)
-
-
-def _shortest_heights(box: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Return the shortest height of each cell, or one of all; infinity where there is no box."""
-    # Most blocks have a single cell.
-    box = box[:1] if (box == box[0]).all() else box
-    heights = shortest_heights(box)
-    is_partial = np.isinf(heights) & box.any(axis=1)  # periodic along some axes
-    return np.where(is_partial, 0.0, heights)

@@ -103,11 +103,7 @@ def rmsd_of_block(
 def reference_positions(
     system: System, reference: Reference, select: str | None, atoms: AtomIndices | None
 ) -> NDArray[np.float64]:
-    """Return the reference coordinates: those of a frame, or the given ones.
-
-    Raises PlanError: no such frame, other atoms in a file, or coordinates of a wrong shape or that
-    are not finite.
-    """
+    """Return the reference coordinates, all finite: those of a frame, or the given ones."""
     if isinstance(reference, int | np.integer | str | PathLike):
         if isinstance(reference, int | np.integer):
             frame = system.read_reference(int(reference), atoms)
@@ -142,11 +138,7 @@ def reference_positions(
 def atom_weights(
     system: System, weights: Weights, atoms: AtomIndices | None, n_atoms: int
 ) -> NDArray[np.float64] | None:
-    """Return a weight for each selected atom, or None for equal weights.
-
-    Raises PlanError: weights of a wrong shape, negative, not finite or all zero; masses without a
-    topology.
-    """
+    """Return a weight for each selected atom, or None for equal weights."""
     if weights is None:
         return None
     if isinstance(weights, str):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import re
 import sys
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cache, partial
 from importlib import import_module
 from inspect import signature
 from numbers import Real
@@ -38,14 +39,9 @@ if TYPE_CHECKING:
 BlockFunction = Callable[[FrameBlock], NDArray[Any]]
 """Takes the frames of a block, and returns an array with one row a frame."""
 
-EXAMPLE_ADDRESS = "mykernels:end_to_end"
-
 
 def field_names(fields: Any) -> tuple[str, ...]:
-    """Return names of per-atom arrays as a tuple; a text may have several, with commas.
-
-    Raises PlanError: there is none, or one that blocks do not have.
-    """
+    """Return names of per-atom arrays as a tuple; a text may have several, with commas."""
     names = fields.split(",") if isinstance(fields, str) else fields
     if not isinstance(names, Collection) or not names or not {*names} <= {*FIELDS}:
         raise PlanError(f"the fields are {fields!r}; choose from {', '.join(FIELDS)}")
@@ -58,7 +54,6 @@ def _plain_names(
     """Return the names of columns or rows, any iterable with an order, as a tuple; None is none.
 
     A list stays one, with which users compare it.
-    Raises PlanError: they have no order, or are not all of these `kinds`.
     """
     if names is None:
         return ()
@@ -266,14 +261,13 @@ def import_callable(address: str) -> Callable[..., Any]:
 
     The folder comes last on the path of imports, so that no file in it takes the place of a
     library. It stays there: workers that are started later import the module themselves.
-    Raises PlanError: there is no such module, or nothing in it that can be called.
     """
     module_name, _, name = address.partition(":")
     module_name = module_name.removesuffix(".py")  # as people name a file
     if not all(part.isidentifier() for part in module_name.split(".")) or not name:
         parts = Path(module_name).parts  # of a path, as one completes it in a shell
         is_path = bool(parts and name) and all(part.isidentifier() for part in parts)
-        example = f"{'.'.join(parts)}:{name}" if is_path else EXAMPLE_ADDRESS
+        example = f"{'.'.join(parts)}:{name}" if is_path else "mykernels:end_to_end"
         raise PlanError(f"{address}: a module and a function in it are expected, as in {example}")
     folder = str(Path.cwd())
     if folder not in sys.path:
@@ -299,22 +293,15 @@ def import_callable(address: str) -> Callable[..., Any]:
         raise PlanError(f"{address}: {_missing_function(module, name)}")
     if not callable(value):
         raise PlanError(f"{address}: {name!r} is not a function")
-    _warn_of_hidden_file(address, module, Path.cwd())
+    here = Path(folder, *module_name.split(".")).with_suffix(".py")
+    imported = Path(getattr(module, "__file__", None) or here)
+    if here.is_file() and imported.is_file() and not here.samefile(imported):
+        warnings.warn(
+            f"{address} is that of {imported}, and not of {here}: give the file another name",
+            stacklevel=2,
+        )
     function: Callable[..., Any] = value
     return function
-
-
-def _warn_of_hidden_file(address: str, module: ModuleType, folder: Path) -> None:
-    """Warn where a module of this name elsewhere is used, and not that of the working folder."""
-    name = module.__name__.partition(".")[0]
-    imported = Path(getattr(sys.modules[name], "__file__", None) or folder)
-    for hidden in (folder / f"{name}.py", folder / name / "__init__.py"):
-        if hidden.is_file() and imported.is_file() and not hidden.samefile(imported):
-            warnings.warn(
-                f"{address} is that of {imported}, and not of {hidden}: give the file another name",
-                stacklevel=3,
-            )
-            return
 
 
 def _missing_function(module: ModuleType, name: str) -> str:
@@ -348,10 +335,7 @@ def kernel_name(function: BlockFunction) -> str:
 
 
 def check_takes(function: Callable[..., Any], n_arguments: int, call: str) -> None:
-    """Raise PlanError if a function does not take so many arguments, before the work is done.
-
-    `call`: how it is called, for the message.
-    """
+    """Raise PlanError if a function does not take so many arguments; it is called as in `call`."""
     try:
         parameters = signature(function, follow_wrapped=False)
     except ValueError:  # some builtins have none
@@ -365,11 +349,7 @@ def check_takes(function: Callable[..., Any], n_arguments: int, call: str) -> No
 def check_rows(
     rows: Any, run: range, function: BlockFunction, label: str | None = None
 ) -> NDArray[Any]:
-    """Return `rows` as an array if there is one for each frame of `run`.
-
-    `label`: beginning of the message; by default the frames.
-    Raises BlockError: there is not one row for each frame.
-    """
+    """Return `rows` as an array if there is one for each frame of `run`; `label`: for messages."""
     if is_masked(rows):
         raise BlockError(
             f"{label or block_name(run)}: {kernel_name(function)} returned an array with masked "
@@ -402,48 +382,41 @@ def check_switch(name: str, value: Any) -> None:
         raise PlanError(f"{name} is {value!r}; give True or False")
 
 
-class _Kernels(Mapping[str, Callable[..., Kernel]]):
-    """Classes by name, imported when they are needed; iteration yields those of mdio."""
-
-    _homes = {  # noqa: RUF012 - never changed
-        "rmsd": "geometry:RMSD",
-        "dihedrals": "dihedrals:Dihedrals",
-        "pairs": "geometry:Pairs",
-        "rgyr": "geometry:RadiusOfGyration",
-        "rmsf": "geometry:RMSF",
-        "msd": "correlations:MSD",
-        "vacf": "correlations:VACF",
-        "reference-distances": "geometry:ReferenceDistances",
-    }
-
-    def __getitem__(self, name: str) -> Callable[..., Kernel]:
-        if name not in self._homes:
-            return self.others[name]
-        address = f"mdio.analysis.kernels.{self._homes[name]}"
-        return cast(Callable[..., Kernel], load_class(address))
-
-    @cached_property
-    def others(self) -> Mapping[str, Callable[..., Kernel]]:
-        """Kernels of other distributions; searched when a name is none of mdio."""
-        from mdio.core.plug_ins import find_plug_ins  # seldom needed
-
-        to_kernel = partial(partial, UserKernel)
-        self.problems: dict[str, str] = {}
-        """By name, why a kernel of another distribution cannot be used."""
-        return find_plug_ins("mdio.kernels", Kernel, self._homes, to_kernel, self.problems)  # type: ignore[type-abstract]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._homes or name in self.others
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._homes)
-
-    def __len__(self) -> int:
-        return len(self._homes)
+KERNELS = {
+    "rmsd": "geometry:RMSD",
+    "dihedrals": "dihedrals:Dihedrals",
+    "pairs": "geometry:Pairs",
+    "rgyr": "geometry:RadiusOfGyration",
+    "rmsf": "geometry:RMSF",
+    "msd": "correlations:MSD",
+    "vacf": "correlations:VACF",
+    "reference-distances": "geometry:ReferenceDistances",
+}
+"""Classes in this folder by their names on the command line, imported when they are needed."""
 
 
-KERNELS = _Kernels()
-"""Kernels by name on the command line."""
+def load_kernel(name: str) -> type[Kernel]:
+    """Import the class of one of `KERNELS`."""
+    return cast(type[Kernel], load_class(f"mdio.analysis.kernels.{KERNELS[name]}"))
+
+
+def describe_kernels(**_: Any) -> dict[str, str]:
+    """Return what each of `KERNELS` computes, for shells that complete its name."""
+    descriptions = {name: load_kernel(name).__doc__ or "" for name in KERNELS}
+    return {name: re.split("[:\n]", text)[0] for name, text in descriptions.items()}
+
+
+@cache
+def other_kernels() -> tuple[Mapping[str, Callable[..., Kernel]], Mapping[str, str]]:
+    """Return kernels of other distributions by name, and why others cannot be used."""
+    from mdio.core.plug_ins import find_plug_ins  # seldom needed
+
+    problems: dict[str, str] = {}
+    to_kernel = partial(partial, UserKernel)
+    kernels = find_plug_ins("mdio.kernels", Kernel, KERNELS, to_kernel, problems)  # type: ignore[type-abstract]
+    return kernels, problems
+
+
 FORMER_NAMES = {"distances": "reference-distances"}
 """Former names of kernels, which are accepted with a warning, and the present ones."""
 
@@ -452,7 +425,6 @@ def find_kernel(name: str) -> Callable[..., Kernel]:
     """Return the class that the command line calls `name`, or one at ``module:Class``.
 
     A function, ``module:function``, becomes a `UserKernel`.
-    Raises PlanError: there is none.
     """
     if ":" in name:
         imported: Any = import_callable(name)
@@ -474,10 +446,13 @@ def find_kernel(name: str) -> Callable[..., Kernel]:
             stacklevel=2,
         )
     if name in KERNELS:
-        return KERNELS[name]
-    if name in KERNELS.problems:
-        raise PlanError(f"there is no kernel {name!r}: {KERNELS.problems[name]}")
-    all_names = [*KERNELS, *KERNELS.others]
+        return load_kernel(name)
+    others, problems = other_kernels()
+    if name in others:
+        return others[name]
+    if name in problems:
+        raise PlanError(f"there is no kernel {name!r}: {problems[name]}")
+    all_names = [*KERNELS, *others]
     names = ", ".join(all_names)
     if Path(name).suffix == ".py" and Path(name).exists():
         raise PlanError(f"{name}: which function in it? write {Path(name).stem}:FUNCTION")
@@ -488,32 +463,9 @@ def find_kernel(name: str) -> Callable[..., Kernel]:
         )
     raise PlanError(
         f"there is no kernel {name!r}{did_you_mean(name, all_names)}; choose one of {names}, or "
-        f"name your own as module:function; {_hint_at_mdanalysis(name)}"
+        "name your own as module:function; analyses of MDAnalysis and its kits run on "
+        "mda.Universe(TOP, FILE, format='MDIO') (docs/howto.md)"
     )
-
-
-MDANALYSIS_CLASSES = {
-    "rdf": "rdf.InterRDF",
-    "hbond": "hydrogenbonds.HydrogenBondAnalysis",
-    "hydrogen": "hydrogenbonds.HydrogenBondAnalysis",
-    "contact": "contacts.Contacts",
-    "rama": "dihedrals.Ramachandran",
-    "pca": "pca.PCA",
-    "dssp": "dssp.DSSP",
-    "dens": "density.DensityAnalysis",
-}
-"""Classes of ``MDAnalysis.analysis``, by the beginnings of names that users try."""
-
-
-def _hint_at_mdanalysis(name: str) -> str:
-    """Return how to run an analysis that mdio lacks."""
-    plain_name = name.lower().replace("-", "").replace("_", "")
-    analyses = "analyses of MDAnalysis and its kits run"
-    for beginning, class_name in MDANALYSIS_CLASSES.items():
-        if plain_name.startswith(beginning):
-            analyses = f"MDAnalysis.analysis.{class_name} runs"
-            break
-    return f"{analyses} on mda.Universe(TOP, FILE, format='MDIO') (docs/howto.md)"
 
 
 def kernel_options(arguments: Mapping[str, Any]) -> Collection[str]:
@@ -527,11 +479,7 @@ def kernel_options(arguments: Mapping[str, Any]) -> Collection[str]:
 
 
 def make_kernel(kernel: Kernel | BlockFunction | str, select: Any = None, **options: Any) -> Kernel:
-    """Return `kernel`, or make one of a name or a function, a selection of atoms and `options`.
-
-    A name is one of `KERNELS`, or ``module:function`` or ``module:Class``.
-    Raises PlanError: `kernel` is neither, or options are given besides a kernel, which has its own.
-    """
+    """Return `kernel`, or make one of a name or a function, a selection of atoms and `options`."""
     if select is not None:
         options["select"] = select
     if isinstance(kernel, str):

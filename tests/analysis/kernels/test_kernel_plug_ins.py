@@ -12,7 +12,7 @@ from numpy.testing import assert_allclose
 from suites.plug_ins import install_plug_ins
 
 import mdio
-from mdio.analysis.kernels.kernel import KERNELS, Kernel, Prepared
+from mdio.analysis.kernels.kernel import Kernel, Prepared, other_kernels
 from mdio.cli.main import main
 from mdio.core.errors import PlanError
 
@@ -57,10 +57,10 @@ class NoKernel:
 def installed(monkeypatch):
     def install(**classes):
         install_plug_ins(monkeypatch, "mdio.kernels", classes)
-        vars(KERNELS).pop("others", None)
+        other_kernels.cache_clear()
 
     yield install
-    vars(KERNELS).pop("others", None)
+    other_kernels.cache_clear()
 
 
 def test_a_class_at_an_address(tmp_path, monkeypatch, capsys):
@@ -125,7 +125,7 @@ def test_ours_are_found_without_looking_for_others(monkeypatch):
     def fail(**words):
         raise AssertionError("looked for")
 
-    vars(KERNELS).pop("others", None)
+    other_kernels.cache_clear()
     monkeypatch.setattr(metadata, "entry_points", fail)
     assert mdio.analyze(DCD, top=PSF, kernel="rmsd").n_frames == 98
 
@@ -151,11 +151,11 @@ def test_the_package_of_the_tutorial(monkeypatch, tmp_path):
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 0.1\n")
     (tmp_path / f"{module}.py").write_text(source)
     monkeypatch.syspath_prepend(tmp_path)
-    vars(KERNELS).pop("others", None)
+    other_kernels.cache_clear()
     try:
         got = mdio.analyze(TRR, kernel="speed", select=None, mean=True, top=GRO, stop=2)
     finally:
-        vars(KERNELS).pop("others", None)
+        other_kernels.cache_clear()
     ca = mda.Universe(GRO).select_atoms("name CA").indices
     velocities = mdio.open(TRR).read(0, 2, atoms=ca).velocities
     assert_allclose(got.values, np.linalg.norm(velocities, axis=2).mean(axis=1), rtol=1e-6)

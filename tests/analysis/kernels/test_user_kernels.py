@@ -135,8 +135,8 @@ MADE = "making it failed: "
     [
         (["analyze", "boom"], "IndexError: no such atom; --debug shows the line"),
         (["analyze", "boom", "-w", "2"], "IndexError: no such atom; --debug shows the line"),
-        (["analyze", "huge"], "failed: out of memory while working (too big); select fewer atoms"),
-        (["analyze", "huge", "-w", "2"], "failed: out of memory while working (too big); select"),
+        (["analyze", "huge"], "failed: out of memory (too big); select fewer atoms"),
+        (["analyze", "huge", "-w", "2"], "failed: out of memory (too big); select"),
         (["analyze", "ragged"], "ragged returned a list that makes no array (setting an array"),
         (["analyze", "Plain"], "the class Plain is no kernel; derive it from mdio.Kernel"),
         (

@@ -1,6 +1,5 @@
 """``--pbc`` and ``--center`` beside MDAnalysis' transformations, by any number of workers."""
 
-import re
 import warnings
 
 import MDAnalysis as mda
@@ -195,7 +194,6 @@ def test_the_plan_tells_what_it_costs(wandering, tmp_path, capsys):
     assert main([*command, "-w", "2"]) == 0
     told = capsys.readouterr().out
     assert "read twice: 2 workers count" in told
-    assert re.search(r"takes about [\d.]+ ms a frame, .*measured on 3 frames", told)
     assert main([*command, "-w", "1"]) == 0
     assert "read once, by one worker" in capsys.readouterr().out
 

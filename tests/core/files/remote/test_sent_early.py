@@ -69,8 +69,8 @@ def test_little_of_it_is_here_at_a_time(bucket, adk, positions, spool, monkeypat
 
 
 def test_what_does_not_fit_on_the_disk_is_made(bucket, adk, monkeypatch):
-    room = mdio.converters.strategies.job.shutil.disk_usage("/")._replace(free=1000)
-    monkeypatch.setattr("mdio.converters.strategies.job.shutil.disk_usage", lambda _: room)
+    room = mdio.converters.strategies.conversion.shutil.disk_usage("/")._replace(free=1000)
+    monkeypatch.setattr("mdio.converters.strategies.conversion.shutil.disk_usage", lambda _: room)
     assert mdio.convert(adk["dcd"], f"{bucket}/room.zarr", **as_options(OPTIONS)).n_frames == 98
     with pytest.raises(OutputError, match="only 1000 are free"):
         mdio.convert(adk["dcd"], f"{bucket}/room.h5md")
