@@ -79,12 +79,6 @@ class Folder(Closing):
             return False
         return os.fstat(self._fd).st_ino == self._inode
 
-    def stat(self, name: str) -> os.stat_result:
-        """Return the status of a file of the folder; raises OSError, for every object too."""
-        if self._object is not None:
-            raise FileNotFoundError(name)
-        return os.stat(name, dir_fd=self._fd)
-
     def open(self, name: str) -> int:
         """Return a descriptor of a file; -1 for an object, which has none.
 

@@ -20,7 +20,7 @@ from mdio.layouts.zarr.tree import (
     METADATA,
     parse_metadata,
     read_metadata,
-    root_node,
+    read_node,
 )
 
 V2_METADATA = (".zgroup", ".zmetadata")
@@ -125,7 +125,7 @@ class ZarrLayout(BackendLayout):
         """Return the reader of the tree, mdio's or another program's."""
         group = self.options.get("group")
         if (self.path / METADATA).exists():
-            text = root_node(root)
+            text = read_node(root, "")
             node = parse_metadata(self.path / METADATA, text)
             if _has_manifest(node):
                 manifest = node["attributes"]["mdio"]

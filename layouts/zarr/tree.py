@@ -15,11 +15,9 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -421,43 +419,10 @@ def members_in(path: Path) -> dict[str, Path]:
 
     Raises CorruptLayoutError: a group is missing.
     """
-    labels: Sequence[str] = ()
-    with suppress(OSError):
-        labels = _labels(path, *_file_state((path / METADATA).stat()))
+    labels: list[str] = []
+    if not (path / "particles").is_dir():  # that is in a trajectory, whose metadata may be large
+        with suppress(OSError, LookupError, TypeError, AttributeError), Folder(path) as root:
+            labels = labels_in(read_metadata(root)["attributes"]["mdio"])
     members = {label: path / label for label in labels}
-    if members:
-        check_members(path, members, METADATA)
+    check_members(path, members, METADATA)
     return members
-
-
-@lru_cache(maxsize=64)
-def _labels(path: Path, *_: int) -> Sequence[str]:
-    """Return the labels in the root's metadata, or none; cached by the state of its file."""
-    with Folder(path) as root:
-        state = _file_state(root.stat(METADATA))
-        text = read_node(root, "")
-    _last_root.clear()
-    _last_root[state] = text
-    attributes = parse_metadata(path / METADATA, text).get("attributes")
-    manifest = attributes.get("mdio") if isinstance(attributes, dict) else None
-    if not isinstance(manifest, dict) or "members" not in manifest:
-        return ()
-    return labels_in(manifest)
-
-
-def root_node(root: Folder) -> bytes:
-    """Return the root's metadata, without reading the file again right after `members_in`."""
-    with suppress(OSError):
-        text = _last_root.pop(_file_state(root.stat(METADATA)), None)
-        if text is not None:
-            return text
-    return read_node(root, "")
-
-
-_last_root: dict[tuple[int, ...], bytes] = {}
-"""The root's metadata that `_labels` read last, by the state of the file. The next opening takes
-them out, so that later ones see what is on the disk."""
-
-
-def _file_state(status: os.stat_result) -> tuple[int, ...]:
-    return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size
