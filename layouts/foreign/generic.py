@@ -27,6 +27,7 @@ from mdio.layouts.base import FormatFacts, Layout, StoredTimes, redundant_option
 from mdio.layouts.foreign.compressed import (
     COMPRESSED_SUFFIXES,
     DECOMPRESSORS,
+    ZSTD,
     compression_of,
     decompressed_head,
 )
@@ -102,12 +103,14 @@ class GenericLayout(Layout):
 
     def _open(self) -> TrajectoryInfo:
         suffix, name = compression_of(self.path), _format_by_name(self.path)
-        if suffix in DECOMPRESSORS and name in BINARY:
+        format_name = self._format_name()
+        # MDAnalysis, which reads all but text of frames, knows gzip and bzip2.
+        is_unread = name in BINARY or (suffix == ZSTD and format_name not in TEXT_FORMATS)
+        if suffix in DECOMPRESSORS and is_unread:
             raise SourceError(
                 f"{self.path}: a compressed {name} file cannot be read; decompress it first "
                 f"({DECOMPRESSORS[suffix]} {self.path.name})"
             )
-        format_name = self._format_name()
         self._factor = length_factor(self.path, self.options)
         self._frames = self._frames_of(format_name)
         try:

@@ -18,7 +18,7 @@ import numpy as np
 from mdio.core.errors import SourceError
 from mdio.core.files.marks import open_regular
 from mdio.core.frames import LostBytes
-from mdio.layouts.foreign.compressed import let_mdanalysis_read, open_decompressed
+from mdio.layouts.foreign.compressed import open_decompressed
 from mdio.layouts.foreign.snapshot import (
     ForeignFrames,
     Snapshot,
@@ -74,7 +74,6 @@ class WholeFile(ForeignFrames):
     def _open(self) -> Any:
         from MDAnalysis.coordinates.core import get_reader_for
 
-        let_mdanalysis_read(self.path)
         reader_class = get_reader_for(str(self.path), format=self.format_name)
         if reader_class.__module__.startswith("mdio."):
             raise SourceError(f"{self.path}: no layout of mdio reads it, nor does MDAnalysis")
