@@ -12,10 +12,10 @@ from __future__ import annotations
 import itertools
 import math
 from abc import abstractmethod
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from operator import add
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -23,7 +23,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.files.in_flight import ByteRange, InFlight, in_flight
+from mdio.core.files.in_flight import ByteRange, in_flight
 from mdio.core.files.index import FrameIndex, load_index
 from mdio.core.files.piece_sums import PieceSums
 from mdio.core.files.reading import OpenFile
@@ -466,40 +466,22 @@ def scan_around_damage(path: Path, marks: FrameMarks) -> tuple[FrameIndex, list[
 
 @contextmanager
 def _peeking(file: OpenFile) -> Iterator[Peek]:
-    """Yield a function that returns bytes of a file; objects in stores are prefetched in pieces."""
+    """Yield a function that returns bytes of a file; of an object in a store, from large pieces."""
     if file.remote is None:
         yield file.peek
         return
-    prefetched, pieces, newest = InFlight(), OrderedDict[int, bytes](), -1
 
+    @lru_cache(MAX_STORE_PIECES)
     def piece(number: int) -> bytes:
-        nonlocal newest
-        if number in pieces:
-            return pieces[number]
-        begin = number * STORE_PIECE_NBYTES
-        if number != newest + 1 or not pieces:
-            prefetched.prefetch([ByteRange(file, begin, file.nbytes - begin)])
-        newest = number
-        pieces[number] = file.peek(begin, STORE_PIECE_NBYTES)
-        if len(pieces) > MAX_STORE_PIECES:
-            pieces.popitem(last=False)
-        return pieces[number]
+        return file.peek(number * STORE_PIECE_NBYTES, STORE_PIECE_NBYTES)
 
     def peek(offset: int, nbytes: int) -> bytes:
-        end = min(offset + nbytes, file.nbytes)
-        if end <= offset:
-            return b""
-        first, last = offset // STORE_PIECE_NBYTES, (end - 1) // STORE_PIECE_NBYTES
-        if nbytes < SCANNED_NBYTES and last > newest + 1 and first not in pieces:
-            return file.peek(offset, nbytes)  # far away: from a damaged header
-        data = b"".join(piece(number) for number in range(first, last + 1))
-        offset -= first * STORE_PIECE_NBYTES
-        return data[offset : offset + nbytes]
+        first, begin = divmod(offset, STORE_PIECE_NBYTES)
+        last = (min(offset + nbytes, file.nbytes) - 1) // STORE_PIECE_NBYTES
+        return b"".join(map(piece, range(first, last + 1)))[begin : begin + nbytes]
 
-    try:
+    with in_flight([ByteRange(file, 0, file.nbytes)]):
         yield peek
-    finally:
-        prefetched.stop()
 
 
 def _find_next_frame(
