@@ -17,7 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mdio.core.errors import FOREIGN_ERRORS, CorruptLayoutError, MdioError, SourceError
-from mdio.core.files.marks import ENSEMBLE_MANIFEST, manifest_in, own_parts_folder
+from mdio.core.files.marks import (
+    ENSEMBLE_MANIFEST,
+    manifest_in,
+    own_parts_folder,
+    parts_folder,
+    parts_owner,
+)
 from mdio.core.files.store import store_at, to_path
 from mdio.core.frames import FIELDS, TrajectoryInfo
 from mdio.layouts.backend import Backend, BackendLayout
@@ -83,20 +89,20 @@ def members_at(path: Path) -> dict[str, Path]:
 
     Raises CorruptLayoutError: a file is missing.
     """
-    if path.is_dir():
-        from mdio.layouts.chunked.own import check_members, labels_in
-
-        members = {label: path / f"{label}.h5md" for label in labels_in(manifest_in(path) or {})}
-        check_members(path, members)
-        return members
-    if is_sealed(path) or not is_hdf5(path):
+    if not path.is_dir() and (is_sealed(path) or not is_hdf5(path)):
         return {}
-    manifest = _manifest_at(path)
+    manifest, folder = _manifest_at(path), path
     if "members" not in manifest:
         return {}
-    from mdio.layouts.h5md.parts import member_files
+    from mdio.layouts.chunked.own import check_members, labels_in
 
-    return member_files(path, manifest)
+    if not path.is_dir():  # of an earlier version, of links to files beside it
+        name = str(manifest.get("parts_folder"))
+        owner = parts_owner(path, name)
+        folder = own_parts_folder(owner, name) or parts_folder(owner)
+    members = {label: folder / f"{label}.h5md" for label in labels_in(manifest)}
+    check_members(path, members)
+    return members
 
 
 class H5MDLayout(BackendLayout):

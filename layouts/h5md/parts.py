@@ -6,7 +6,8 @@ missing part as NaN, and does not check whether a part belongs to the file. So m
 verifies each part as a file of its own.
 
 An ensemble in a file has ``/particles/LABEL`` for each trajectory, an external link to the full
-system in ``NAME.h5md.parts/LABEL.h5md``, which is an H5MD file of mdio by itself.
+system in ``NAME.h5md.parts/LABEL.h5md``, which is an H5MD file of mdio by itself
+(`mdio.layouts.h5md.layout.members_at`).
 """
 
 from __future__ import annotations
@@ -26,11 +27,10 @@ from numpy.typing import NDArray
 from mdio.core.blocks import runs_of_parts
 from mdio.core.errors import FOREIGN_ERRORS, CorruptLayoutError, MdioError
 from mdio.core.files.in_flight import ByteRange
-from mdio.core.files.marks import own_parts_folder, parts_folder, parts_owner
+from mdio.core.files.marks import parts_owner
 from mdio.core.files.reading import Handles
 from mdio.core.frames import AtomIndices, Flaws, FrameBlock, TrajectoryInfo
 from mdio.core.words import frames_text
-from mdio.layouts.chunked.own import check_members, labels_in
 from mdio.layouts.h5md.opening import open_hdf5
 from mdio.layouts.h5md.own import OwnFile, PlacedChunks
 from mdio.layouts.units import Unit
@@ -265,16 +265,3 @@ class JoinedFile(OwnFile):
         """Close the file and its parts."""
         self._open_parts.close()
         super().close()
-
-
-def member_files(path: Path, manifest: Mapping[str, Any]) -> dict[str, Path]:
-    """Return the files of an ensemble by label; empty if the manifest is not of an ensemble.
-
-    Raises CorruptLayoutError: a file is missing.
-    """
-    name = str(manifest.get("parts_folder"))
-    owner = parts_owner(path, name)
-    folder = own_parts_folder(owner, name) or parts_folder(owner)
-    members = {label: folder / f"{label}.h5md" for label in labels_in(manifest)}
-    check_members(path, members)
-    return members
