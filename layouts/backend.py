@@ -89,7 +89,6 @@ class BackendLayout(Layout):
 
     @property
     def manifest(self) -> Mapping[str, Any] | None:
-        """The manifest; None in files of other programs."""
         return self.backend.manifest
 
     @property
@@ -123,14 +122,12 @@ class BackendLayout(Layout):
         return f"{group}: {', '.join(fields)}", group_atoms
 
     def tables(self) -> Tables:
-        """Return where positions lie in a file of mdio; see `Layout.tables`."""
         from mdio.layouts.tables import Tables  # only references need it
 
         positions = getattr(self.backend, "positions", None)
         return super().tables() if positions is None else Tables(positions=positions)
 
     def topology(self) -> Topology | None:
-        """Return the stored topology; see `Layout.topology`."""
         topology: Topology | None = getattr(self.backend, "topology", super().topology)()
         return topology
 

@@ -145,7 +145,7 @@ class ZarrContinuation(Continuation):
     old: ZarrLayout
 
     def plan(self, info: TrajectoryInfo) -> LayoutPlan:
-        """Plan the same shards and chunks; see the base class."""
+        """Plan the same shards and chunks."""
         plan = self.plan_like_old(info)
         self._check_metadata(plan.replace(n_frames=self.old.info.n_frames))
         self.n_reused = self.stop // plan.piece_frames * plan.piece_frames
@@ -164,7 +164,7 @@ class ZarrContinuation(Continuation):
                 raise self.mismatch_error()
 
     def reuse_units(self, writer: LayoutWriter) -> None:
-        """Link the shards, and commit their checksums; see the base class."""
+        """Link the shards, and commit their checksums."""
         from mdio.layouts.zarr.tree import atom_arrays
 
         plan, tree = writer.plan, cast("OwnTree", self.old.backend)
@@ -194,7 +194,7 @@ class SegmentsContinuation(Continuation):
         return segments
 
     def plan(self, info: TrajectoryInfo) -> LayoutPlan:
-        """Plan new segments as long as the first; see the base class."""
+        """Plan new segments as long as the first."""
         from mdio.layouts.segments.files import read_sums
 
         if read_sums(self.old.path, self.manifest, 0) is None:
@@ -210,7 +210,7 @@ class SegmentsContinuation(Continuation):
         )
 
     def reuse_units(self, writer: LayoutWriter) -> None:
-        """Link the segments; see the base class."""
+        """Link the segments."""
         from mdio.layouts.segments.files import read_sums
 
         adopted = []
@@ -231,7 +231,7 @@ class H5MDContinuation(Continuation):
     """The continuation of an H5MD file."""
 
     def plan(self, info: TrajectoryInfo) -> LayoutPlan:
-        """Plan the same chunks, shorter ones for fewer frames than one has; see the base class."""
+        """Plan the same chunks, shorter ones for fewer frames than one has."""
         plan = self.plan_like_old(info)
         plan = plan.replace(
             arrays=tuple(
@@ -247,7 +247,7 @@ class H5MDContinuation(Continuation):
         return plan
 
     def reuse_units(self, writer: LayoutWriter) -> None:
-        """Copy the chunks; see the base class."""
+        """Copy the chunks."""
         for start, stop in writer.plan.write_tasks():
             if stop <= self.n_reused:
                 items = read_encoded_chunks(self.old, start, stop)

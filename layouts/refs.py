@@ -75,7 +75,6 @@ class RefsLayout(Layout):
 
     @property
     def manifest(self) -> Mapping[str, Any]:
-        """The manifest."""
         _ = self.info
         return self._manifest
 
@@ -158,7 +157,6 @@ class RefsLayout(Layout):
 
     @property
     def stored_times(self) -> StoredTimes:
-        """Which of times and steps the source stores."""
         _ = self.info
         return self._source.stored_times
 
@@ -170,12 +168,10 @@ class RefsLayout(Layout):
         yield self._source, start, stop
 
     def units(self) -> Iterator[Unit]:
-        """Yield the units of the source."""
         _ = self.info
         yield from self._source.units()
 
     def topology(self) -> Topology | None:
-        """Return the topology of the source."""
         _ = self.info
         return self._source.topology()
 
@@ -247,7 +243,6 @@ class RefsWriter(LayoutWriter):
         self._columns[record.start] = record
 
     def finish(self) -> None:
-        """Write the file."""
         pieces = [self._columns[start] for start in sorted(self._columns)]
         box = np.concatenate([piece.box for piece in pieces])
         manifest = build_manifest(self.plan, self.meta, has_box=bool(box.any()))

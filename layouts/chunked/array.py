@@ -544,11 +544,9 @@ class ChunksInFile(ChunkedArray):
         self.file, self.offset, self.nbytes = file, offset, nbytes
 
     def locate(self, i: int, j: int) -> tuple[OpenFile, int, int]:
-        """Return the file, and offset and size of a chunk."""
         return self.file, self.offset.item(i, j), self.nbytes.item(i, j)
 
     def corrupt(self, i: int, j: int, file: OpenFile, problem: str) -> CorruptLayoutError:  # noqa: ARG002
-        """Return the error for a chunk."""
         return CorruptLayoutError(f"{self.describe_chunk(i, j)}: {problem}")
 
 

@@ -233,7 +233,6 @@ class GenericLayout(Layout):
 
     @property
     def stored_times(self) -> StoredTimes:
-        """Whether the file has times; see `Layout.stored_times`."""
         stored = super().stored_times  # opens the file
         return stored._replace(has_times=self._frames.has_times)
 

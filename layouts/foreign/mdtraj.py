@@ -180,7 +180,6 @@ class MDTrajLayout(Layout):
                 out *= np.float32(self._factors[ARRAYS[field]])
 
     def topology(self) -> Topology | None:
-        """Return the topology in the file; see `Layout.topology`."""
         n_atoms = self.info.n_atoms
         with as_source_error(self.path, "its topology cannot be read"):
             if "topology" not in self._file:

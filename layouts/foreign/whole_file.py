@@ -91,7 +91,6 @@ class WholeFile(ForeignFrames):
         return reader
 
     def read(self, frame: int) -> Snapshot:
-        """Return a frame; raises SourceError."""
         with self._translated(f"read at frame {frame}"):
             reader = self._file
             if self.n_frames == 1:
@@ -115,7 +114,6 @@ class WholeFile(ForeignFrames):
         return int(models[1]) if models and self.format_name in ("CIF", "MMCIF") else 1
 
     def notes(self) -> Iterator[str]:
-        """Yield a note on the number of atoms, and MDAnalysis' warnings."""
         if self.format_name in WITHOUT_N_ATOMS:
             name = self.format_name
             yield f"{name} has no number of atoms: it is unknown whether some are missing"
@@ -213,7 +211,6 @@ class TNGByChemfiles(ForeignFrames):
         return chemfiles.Trajectory(str(self.path), "r", "TNG")
 
     def read(self, frame: int) -> Snapshot:
-        """Return a frame; raises SourceError."""
         with self._translated(f"read at frame {frame}"):
             source = self._file.read_step(frame)
         box = np.array([*source.cell.lengths, *source.cell.angles], np.float32)
@@ -233,7 +230,6 @@ class TNGByChemfiles(ForeignFrames):
         )
 
     def notes(self) -> Iterator[str]:
-        """Yield a note on forces, which are not read."""
         yield CHEMFILES_NOTE
 
 

@@ -80,7 +80,6 @@ class _DiskFile(FileObject):
         return len(view)
 
     def write(self, data: Any) -> int:
-        """Write a buffer."""
         view = memoryview(data).cast("B")
 
         def write() -> None:
@@ -97,7 +96,6 @@ class _DiskFile(FileObject):
         return len(view)
 
     def truncate(self, size: int) -> int:
-        """Set the size of the file."""
         self._nbytes = size
         self._try(lambda: os.ftruncate(self._fd, size))
         return size

@@ -126,11 +126,9 @@ class ForeignFile(ForeignTrajectory):
         self._datasets.read(field, self._values[field], start, stop, atoms, out)
 
     def topology(self) -> Topology | None:
-        """Return the topology in the file; see `Layout.topology`."""
         with as_source_error(self.path, "its topology cannot be read"):
             return read_file_topology(self._file, self._group, self.n_atoms)
 
     def close(self) -> None:
-        """Close the file."""
         self._datasets.close()
         self._file.close()

@@ -150,7 +150,6 @@ class H5MDLayout(BackendLayout):
 
     @classmethod
     def uuid_at(cls, path: Path) -> str | None:
-        """Return the uuid of the output that is now at `path`; None if it has none."""
         uuid = _manifest_at(path).get("uuid")
         return uuid if isinstance(uuid, str) else None
 

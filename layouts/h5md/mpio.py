@@ -229,16 +229,15 @@ class H5MDMPIOWriter(H5MDWriter):
             dataset.write(memory, space, values, dxpl=transfer_list(collective))
 
     def commit(self, record: PieceRecord) -> None:
-        """Keep the checksums of a piece, and write its boxes, times and steps."""
         super().commit(self._by_chunk(record))
 
     def settled(self, record: PieceRecord) -> list[tuple[PieceRecord, Sequence[Path]]]:
-        """Return the record, with checksums by chunk; see the base class."""
+        """Return the record, with checksums by chunk."""
         return super().settled(self._by_chunk(record))
 
     @property
     def _file(self) -> h5py.File:
-        """The file that all ranks share, while it is open; see the base class."""
+        """The file that all ranks share, while it is open."""
         return super()._file if self._handle_shared is None else self._handle_shared
 
     def _by_chunk(self, record: PieceRecord) -> PieceRecord:

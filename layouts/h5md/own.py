@@ -249,7 +249,6 @@ class OwnFile(OwnOutput[PlacedChunks]):
         return Column.of(dataset, crc if self._verifies else None, f"{self.path}: {name}")
 
     def info(self, layout: str) -> TrajectoryInfo:
-        """Return the information on the trajectory of its group."""
         return super().info(layout).replace(nbytes=self._bytes.nbytes)
 
     def _topology_bytes(self) -> bytes | None:
@@ -270,7 +269,6 @@ class OwnFile(OwnOutput[PlacedChunks]):
         return ChunkTable(self.path, chunk, offset, nbytes)
 
     def read_column(self, name: str, start: int, stop: int) -> NDArray[Any]:
-        """Return frames ``start:stop`` of a column; raises CorruptLayoutError."""
         return self._columns[name].read(self._bytes, start, stop)
 
     def _run_in_memory(self, start: int, stop: int) -> tuple[int, int]:
@@ -292,11 +290,9 @@ class OwnFile(OwnOutput[PlacedChunks]):
             yield from self._units_of((group, field))
 
     def encoded_chunks(self, start: int, stop: int) -> list[EncodedChunk]:
-        """Return the chunks of a piece as stored; see `backend.read_encoded_chunks`."""
         return list(stored_chunks(self.arrays, start, stop))
 
     def plan_fields(self) -> dict[str, Any]:
-        """Return how arrays are cut into chunks; see `backend.plan_fields`."""
         arrays = self.array_plans(contiguous=self.contiguous)
         topology = self._columns.get("topology")
         return {
@@ -310,7 +306,6 @@ class OwnFile(OwnOutput[PlacedChunks]):
         return self._bytes.reopen()
 
     def close(self) -> None:
-        """Close the file."""
         super().close()
         self._bytes.close()
 

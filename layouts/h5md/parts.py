@@ -184,7 +184,6 @@ class JoinedFile(OwnFile):
         return self._open_parts[0]
 
     def info(self, layout: str) -> TrajectoryInfo:
-        """Return the information on the trajectory of the group in all parts."""
         manifest = self.manifest
         return (
             self._readable_part()
@@ -203,7 +202,6 @@ class JoinedFile(OwnFile):
     def read_into(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
     ) -> None:
-        """Fill `block`; raises CorruptLayoutError."""
         for number, first, end in runs_of_parts(self._edges, start, stop):
             rows = block
             if end - first != stop - start:
@@ -214,7 +212,6 @@ class JoinedFile(OwnFile):
     def byte_ranges(
         self, start: int, stop: int, atoms: AtomIndices | None, fields: Sequence[str]
     ) -> Iterator[ByteRange]:
-        """Yield the byte ranges of the parts; see `Layout.byte_ranges`."""
         for number, first, end in runs_of_parts(self._edges, start, stop):
             yield from self._open_parts[number].byte_ranges(first, end, atoms, fields)
 
@@ -238,7 +235,6 @@ class JoinedFile(OwnFile):
         raise NotImplementedError
 
     def plan_fields(self) -> dict[str, Any]:
-        """Return how frames and arrays are cut; see `backend.plan_fields`."""
         frames = tuple(part.n_frames for part in self.parts)
         return self._readable_part().plan_fields() | {
             "segment_frames": frames,
@@ -262,6 +258,5 @@ class JoinedFile(OwnFile):
                 )
 
     def close(self) -> None:
-        """Close the file and its parts."""
         self._open_parts.close()
         super().close()

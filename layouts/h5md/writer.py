@@ -136,7 +136,6 @@ class H5MDWriter(LayoutWriter):
 
     @classmethod
     def plan_for(cls, info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
-        """Plan the file; see `plan_h5md`."""
         return plan_h5md(info, options)
 
     @property
@@ -179,7 +178,7 @@ class H5MDWriter(LayoutWriter):
     def find(
         self, records: Sequence[PieceRecord], select_intact: SelectIntact
     ) -> Sequence[PieceRecord]:
-        """Write everything but the chunks anew, and copy compressed chunks; see the base class."""
+        """Write everything but the chunks anew, and copy compressed chunks."""
         if self._plain:
             with as_output_error(self.path):
                 self.places = write_all_but_chunks(self.path, self.plan, atom_ids(self.meta))
@@ -203,7 +202,6 @@ class H5MDWriter(LayoutWriter):
         return copied
 
     def finish_moving(self) -> None:
-        """Put the new file in the place of the former one; see the base class."""
         if self._handle_earlier is not None:
             with as_output_error(self.path):
                 self._handle_earlier.replace()
@@ -213,7 +211,7 @@ class H5MDWriter(LayoutWriter):
             return has_chunks(file, record, self.plan, self.places)
 
     def settled(self, record: PieceRecord) -> list[tuple[PieceRecord, Sequence[Path]]]:
-        """Return the record, with the offsets of compressed chunks; see the base class."""
+        """Return the record, with the offsets of compressed chunks."""
         run = 1 if self._handle_earlier is None else self._handle_earlier.run
         record = record if self._plain else add_offsets(self._file, record, self.plan, run)
         return [(record, [self.path])]
@@ -226,7 +224,7 @@ class H5MDWriter(LayoutWriter):
         return self._handle_file.file
 
     def encode(self, start: int, block: FrameBlock) -> list[EncodedChunk]:
-        """Cut a piece into chunks, rounded and compressed as planned; see the base class."""
+        """Cut a piece into chunks, rounded and compressed as planned."""
         items = []
         for (group, field), array in self._arrays.items():
             coder = chunk_coder(self.plan, field)
@@ -253,7 +251,6 @@ class H5MDWriter(LayoutWriter):
         return OpenFile(self.path, CorruptLayoutError)
 
     def store(self, item: EncodedChunk) -> None:
-        """Write one chunk where it belongs; raises OutputError."""
         key, (i, j) = split_key(item.key)
         if self._plain:
             with as_output_error(self.path):
@@ -268,13 +265,11 @@ class H5MDWriter(LayoutWriter):
             dataset.write_direct_chunk(first, item.data)
 
     def drain(self) -> None:
-        """Wait until the writing thread is done; see the base class."""
         if self._handle is not None:
             with as_output_error(self.path):
                 self._handle.drain()
 
     def commit(self, record: PieceRecord) -> None:
-        """Keep the checksums of a piece, and write its boxes, times and steps."""
         for chunk_key, crcs in record.crcs.items():
             key, (i, j) = split_key(chunk_key)
             self._crcs[key][i, j] = crcs[0]
@@ -335,7 +330,6 @@ class H5MDWriter(LayoutWriter):
         file.create_dataset(MANIFEST, data=text, dtype=h5py.string_dtype(length=len(text)))
 
     def abort(self) -> None:
-        """Close what is open; the file may be in any state."""
         if self._handle_file is not None:
             file, self._handle_file = self._handle_file, None
             with suppress(*FOREIGN_ERRORS):  # the file is about to be removed

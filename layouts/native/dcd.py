@@ -385,7 +385,6 @@ class DCDLayout(NativeLayout):
 
     @classmethod
     def sniff(cls, path: Path) -> bool:
-        """Return whether the file begins with a record of 84 bytes and ``CORD``."""
         return marker_type(read_head(path)[:12]) is not None
 
     @property
@@ -420,7 +419,6 @@ class DCDLayout(NativeLayout):
         )
 
     def tables(self) -> Tables:
-        """Return the tables of frames, and of x, y and z of each; see `Layout.tables`."""
         frames = None  # copies would lose the time step that the user gave
         if "dt" not in self.options:
             frames = frame_table(self.path, self.header, self.info.n_frames)
@@ -584,16 +582,13 @@ class DCDEncoder(Encoder):
 
     @property
     def header_nbytes(self) -> int:
-        """Bytes of the three header records."""
         return 92 + (4 + 4 + TITLE_NBYTES + 4) + 12
 
     @property
     def frame_nbytes(self) -> int:
-        """Bytes of the cell record and the three planes."""
         return 56 + 3 * (4 * self.n_atoms + 8)
 
     def header(self, time: NDArray[np.float64], step: NDArray[np.int64]) -> bytes:
-        """Return the header of a file with these frames; see the base class."""
         istart, nsavc, dt_ps = _header_times(time, step)
         first = HEADER.pack(
             84, b"CORD", len(time), istart, nsavc, *[0] * 6,
@@ -603,7 +598,6 @@ class DCDEncoder(Encoder):
         return first + title + struct.pack("<3i", 4, self.n_atoms, 4)
 
     def encode(self, block: FrameBlock, out: Bytes | None = None) -> Bytes:
-        """Return the records of all frames; see the base class."""
         n_frames, n_atoms = block.n_frames, self.n_atoms
         if out is None:
             out = np.empty(n_frames * self.frame_nbytes, np.uint8)

@@ -334,7 +334,6 @@ class ScannedLayout(IndexedLayout):
     """Its `mdio.layouts.tables.FrameCheck`."""
 
     def tables(self) -> Tables:
-        """Return the tables of frames and positions; see `Layout.tables`."""
         edges = np.append(self.index.offsets, np.int64(self.index.end))
         order = None if self.info.xtc_integers else ">"
         frames = FrameTable(

@@ -231,12 +231,10 @@ class TRRLayout(ScannedLayout):
 
     @classmethod
     def sniff(cls, path: Path) -> bool:
-        """Return whether the file begins with the magic number and name of TRR."""
         return read_head(path)[:24] == START
 
     @classmethod
     def marks(cls, path: Path) -> FrameMarks:
-        """Return the marks with which frames of a file begin, from its first frame."""
         with OpenFile(path) as file:
             head = file.peek(0, FIXED_NBYTES)
         n_atoms = checked_header(head, path, 0, None).n_atoms
@@ -404,7 +402,6 @@ class TRREncoder(Encoder):
 
     @property
     def frame_nbytes(self) -> int | None:
-        """Bytes of a frame."""
         return None if self.sparse else self._dtype.itemsize
 
     @property
@@ -426,7 +423,6 @@ class TRREncoder(Encoder):
         )
 
     def encode(self, block: FrameBlock, out: Bytes | None = None) -> Bytes:
-        """Return the bytes of all frames; see the base class."""
         if self.sparse:
             return np.concatenate(
                 [
@@ -460,5 +456,4 @@ class TRREncoder(Encoder):
         return rows.view(np.uint8)
 
     def size_of(self, head: bytes) -> int:
-        """Return the bytes of a frame with this header."""
         return parse_header(head[:FIXED_NBYTES], Path("frame"), 0).frame_nbytes

@@ -77,7 +77,6 @@ class FileWriter(LayoutWriter):
 
     @classmethod
     def plan_for(cls, info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
-        """Plan one file; see `mdio.layouts.native.encoder.native_plan`."""
         return native_plan(cls.container, info, options)
 
     @property
@@ -92,7 +91,6 @@ class FileWriter(LayoutWriter):
     def find(
         self, records: Sequence[PieceRecord], select_intact: SelectIntact
     ) -> Sequence[PieceRecord]:
-        """Keep the file, and return the records of its intact pieces."""
         return select_intact(records, self._is_intact)
 
     def _is_intact(self, record: PieceRecord) -> bool:
@@ -105,7 +103,6 @@ class FileWriter(LayoutWriter):
         return self._encoder.header_nbytes + start * self._encoder.frame_nbytes
 
     def create(self) -> None:
-        """Make the file, empty."""
         with output_errors(self.path):
             # ``lfs setstripe`` leaves an empty file, whose stripes are to be kept.
             striped = self.path.exists() and self.path.stat().st_size == 0
@@ -120,12 +117,10 @@ class FileWriter(LayoutWriter):
         return self._buffer.encode(self._encoder, block)
 
     def store(self, item: EncodedChunk) -> None:
-        """Write a piece where it belongs."""
         with output_errors(self.path):
             self._file.write(self._offset(int(item.key)), *item.parts)
 
     def drain(self) -> None:
-        """Wait for what is written by a thread; see the base class."""
         if self._handle_file is not None:
             with output_errors(self.path):
                 self._handle_file.drain()
@@ -159,7 +154,6 @@ class FileWriter(LayoutWriter):
         self.abort()
 
     def abort(self) -> None:
-        """Close the file."""
         if self._handle_file is not None:
             with suppress(OSError):  # what was written is flushed, or about to be removed
                 self._handle_file.close()
@@ -283,7 +277,6 @@ class AppendingFileWriter(FileWriter):
         self._waiting.clear()
 
     def abort(self) -> None:
-        """Close the files."""
         super().abort()
         if self._handle_spool is not None:
             self._handle_spool.close()

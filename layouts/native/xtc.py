@@ -162,7 +162,6 @@ class XTCLayout(ScannedLayout):
 
     @classmethod
     def sniff(cls, path: Path) -> bool:
-        """Return whether it begins with a magic number of XTC."""
         return int.from_bytes(read_head(path)[:4], "big") in MAGICS
 
     def _positions(self) -> ChunkTable:
@@ -178,7 +177,6 @@ class XTCLayout(ScannedLayout):
 
     @classmethod
     def marks(cls, path: Path) -> FrameMarks:
-        """Return the marks with which frames of a file begin, from its first frame."""
         n_atoms = read_header(path).n_atoms
 
         def size_of(raw: bytes) -> int | None:
@@ -254,7 +252,6 @@ class XTCEncoder(Encoder):
         return
 
     def encode(self, block: FrameBlock, out: Bytes | None = None) -> Bytes:  # noqa: ARG002
-        """Return the bytes of all frames; see the base class."""
         box = block.box.copy()
         box[:, :3] *= np.float32(0.1)
         data = xtc_codec.encode(
@@ -267,5 +264,4 @@ class XTCEncoder(Encoder):
         return np.frombuffer(data, np.uint8)
 
     def size_of(self, head: bytes) -> int:
-        """Return the bytes of a frame that begins so."""
         return parse_header(head, 0, 0).nbytes

@@ -113,12 +113,11 @@ class SegmentsCopier(SegmentsWriter):
     def find(
         self, records: Sequence[PieceRecord], select_intact: SelectIntact
     ) -> Sequence[PieceRecord]:
-        """Make missing folders and files, and keep the intact segments; see the base class."""
+        """Make missing folders and files, and keep the intact segments."""
         self.create()
         return select_intact(records, self._is_intact)
 
     def settled(self, record: PieceRecord) -> list[tuple[PieceRecord, Sequence[Path]]]:
-        """Return the record and its segment; see the base class."""
         return [(record, [self._file(self._segment_number(record.start))])]
 
     def _is_intact(self, record: PieceRecord) -> bool:

@@ -84,7 +84,6 @@ class SegmentsLayout(Layout):
 
     @property
     def manifest(self) -> Mapping[str, Any]:
-        """The manifest, which lists the segments."""
         _ = self.info
         return self._manifest
 
@@ -96,7 +95,6 @@ class SegmentsLayout(Layout):
 
     @classmethod
     def uuid_at(cls, path: Path) -> str | None:
-        """Return the identity of the output that is at `path` now."""
         try:
             uuid = json.loads(read_regular(path / MANIFEST))["uuid"]
         except (OSError, ValueError, TypeError, KeyError, RecursionError):
@@ -272,7 +270,6 @@ class SegmentsLayout(Layout):
             )
 
     def preopened(self) -> Layout:
-        """Return a layout that pickles with the manifest."""
         if self._opened_state is not None:
             return self
         return self._with_opened_state((self.info, self.manifest, self._manifest_state))
@@ -290,12 +287,10 @@ class SegmentsLayout(Layout):
             self._open_layouts.popitem()[1].close()
 
     def boundaries(self) -> NDArray[np.int64]:
-        """Return the frames at which segments begin, ``n_frames`` last."""
         _ = self.info
         return self._edges.copy()
 
     def plan_fields(self) -> dict[str, Any]:
-        """Return the frames of each segment; see `backend.plan_fields`."""
         return {"segment_frames": tuple(segment.n_frames for segment in self.segments)}
 
     def units(self) -> Iterator[Unit]:
@@ -334,7 +329,6 @@ class SegmentsLayout(Layout):
             )
 
     def encoded_chunks(self, start: int, stop: int) -> list[EncodedChunk]:
-        """Return the bytes of frames of one segment; see `backend.read_encoded_chunks`."""
         number = int(np.searchsorted(self.boundaries(), start, side="right")) - 1
         segment = self.segments[number]
         sums = read_sums(self.path, self.manifest, number)

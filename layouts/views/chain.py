@@ -98,7 +98,6 @@ class ChainLayout(Layout):
 
     @classmethod
     def sniff(cls, path: Path) -> bool:  # noqa: ARG003
-        """Return False: no path is a chain."""
         return False
 
     def _open(self) -> TrajectoryInfo:
@@ -246,7 +245,6 @@ class ChainLayout(Layout):
         )
 
     def files(self) -> Iterator[Layout]:
-        """Yield the files of all sources."""
         for source in self.sources:
             yield from source.files()
 
@@ -268,7 +266,6 @@ class ChainLayout(Layout):
 
     @property
     def joined_layouts(self) -> list[tuple[Layout, int, int]]:
-        """Sources in order, each with the run of its frames that is read: start and stop."""
         _ = self.info
         assert self._joining is not None
         parts = zip(self.sources, self._joining.parts, strict=True)
@@ -290,11 +287,9 @@ class ChainLayout(Layout):
         return (*self._joining.notes, *self._step_notes, *notes)
 
     def topology(self) -> Topology | None:
-        """Return the topology of the first source."""
         return self.sources[0].topology()
 
     def frame_data(self) -> FrameData:
-        """Return the data of all sources; see `Layout.frame_data`."""
         _ = self.info
         return concatenate_columns(
             [
@@ -311,7 +306,6 @@ class ChainLayout(Layout):
         return self._open_sources[self.sources[number]]
 
     def boundaries(self) -> NDArray[np.int64]:
-        """Return where the sources, and the chunks or files of each, begin."""
         if self._opened_state is not None:
             return np.asarray(self._opened_state[-1])
         _ = self.info

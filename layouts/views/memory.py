@@ -34,7 +34,6 @@ class MemoryLayout(Layout):
 
     @classmethod
     def sniff(cls, path: Path) -> bool:  # noqa: ARG003
-        """Return False: no path is one."""
         return False
 
     def _open(self) -> TrajectoryInfo:
@@ -53,7 +52,6 @@ class MemoryLayout(Layout):
         block.assign(frames if atoms is None else frames.take(atoms))
 
     def topology(self) -> Topology | None:
-        """Return the topology."""
         return self.atoms
 
     def files(self) -> Iterator[Layout]:

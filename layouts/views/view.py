@@ -202,7 +202,6 @@ class ViewLayout(Layout):
 
     @classmethod
     def sniff(cls, path: Path) -> bool:  # noqa: ARG003
-        """Return False: no path is a view."""
         return False
 
     def _open(self) -> TrajectoryInfo:
@@ -233,7 +232,6 @@ class ViewLayout(Layout):
 
     @property
     def stored_times(self) -> StoredTimes:
-        """Which of times and steps the source stores."""
         return self.source.stored_times
 
     @property
@@ -246,12 +244,10 @@ class ViewLayout(Layout):
         )
 
     def topology(self) -> Topology | None:
-        """Return the topology of the view's atoms."""
         topology = self.source.topology()
         return topology if topology is None or self.atoms is None else topology.take(self.atoms)
 
     def frame_data(self) -> FrameData:
-        """Return the data of the view's frames."""
         frames = np.asarray(self.frames, np.int64)
         return {name: values[frames] for name, values in self.source.frame_data().items()}
 

@@ -326,12 +326,10 @@ class ShardedChunks(ChunkedArray):
         self._files = ShardFiles(root, array_path, metadata)
 
     def close(self) -> None:
-        """Close files and drop decoded chunks."""
         super().close()
         self._files.close()
 
     def locate(self, i: int, j: int) -> tuple[OpenFile, int, int]:
-        """Return the shard of a chunk, and offset and size of the chunk in it."""
         number, row = divmod(i, self.frames_per_shard)
         try:
             shard = self._files[number]
@@ -345,7 +343,7 @@ class ShardedChunks(ChunkedArray):
         return shard.file, offset, nbytes
 
     def openings(self, runs: FrameRuns, atoms: AtomIndices | None, share: int) -> Iterator[Opening]:
-        """Yield tables and shards (whole if all their chunks are read); see the base class."""
+        """Yield tables and shards (whole if all their chunks are read)."""
         if self.verifies:
             covered = [self._covered(*run, self.chunk_frames) for run in runs]
             yield from self.checksums.openings(
@@ -364,7 +362,6 @@ class ShardedChunks(ChunkedArray):
         yield from self._files.openings(list(numbers), whole_shards, share)
 
     def chunk_openings(self, i: int) -> Iterator[Opening]:
-        """Yield the shard of a row of chunks; see the base class."""
         return self._files.openings([i // self.frames_per_shard], set(), 1)
 
     def _covered(self, start: int, stop: int, n_frames: int) -> tuple[range, range]:
@@ -374,7 +371,6 @@ class ShardedChunks(ChunkedArray):
         return touched, range(-(-start // n_frames), end)
 
     def corrupt(self, i: int, j: int, file: OpenFile, problem: str) -> CorruptLayoutError:
-        """Return the error for a chunk, which names its frames."""
         return CorruptLayoutError(f"{file.path}: {problem} ({self.describe_chunk(i, j)})")
 
     def _compare(self, i: int, j: int, file: OpenFile, crc: int, trailer: Bytes) -> None:

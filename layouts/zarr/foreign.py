@@ -89,7 +89,6 @@ class ForeignTree(ForeignTrajectory):
         return cached[1][start - begin : stop - begin]
 
     def close(self) -> None:
-        """Drop the arrays and decoded chunks."""
         self._values, self._cached = {}, {}
 
 

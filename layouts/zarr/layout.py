@@ -153,7 +153,6 @@ class ZarrLayout(BackendLayout):
 
     @classmethod
     def uuid_at(cls, path: Path) -> str | None:
-        """Return the uuid of the tree of mdio that is now at `path`; None if there is none."""
         try:
             with Folder(path) as root:
                 node = read_metadata(root)

@@ -77,7 +77,6 @@ class OwnTree(OwnOutput[ShardedChunks]):
     def openings(
         self, runs: FrameRuns, atoms: AtomIndices | None, fields: Sequence[str]
     ) -> Iterator[Opening]:
-        """Yield the objects that reading `fields` opens; see the base class."""
         for column in self._columns.values() if runs else ():
             yield from column.openings(runs[0][0], runs[-1][1])
         yield from super().openings(runs, atoms, fields)
@@ -172,7 +171,6 @@ class OwnTree(OwnOutput[ShardedChunks]):
         return SeriesArray(self._root, path, metadata, crcs)
 
     def info(self, layout: str) -> TrajectoryInfo:
-        """Return the information on the trajectory of its group."""
         info = super().info(layout)
         quantised = self.arrays[self.group, "positions"].metadata.quantised
         group_codec = self._own_compression(self.group, "positions")
@@ -184,7 +182,6 @@ class OwnTree(OwnOutput[ShardedChunks]):
         return None if self._topology is None else self._topology.file(0).tobytes()
 
     def read_column(self, name: str, start: int, stop: int) -> NDArray[Any]:
-        """Return frames ``start:stop`` of a column; raises CorruptLayoutError."""
         return self._columns[name].rows(start, stop)
 
     def _run_in_memory(self, start: int, stop: int) -> tuple[int, int]:
@@ -241,11 +238,9 @@ class OwnTree(OwnOutput[ShardedChunks]):
             )
 
     def encoded_chunks(self, start: int, stop: int) -> list[EncodedChunk]:
-        """Return the shards of a piece; see `backend.read_encoded_chunks`."""
         return [array.encoded_chunk(start, stop) for array in self.arrays.values()]
 
     def plan_fields(self) -> dict[str, Any]:
-        """Return how arrays are cut into chunks and shards; see `backend.plan_fields`."""
         first = next(iter(self.arrays.values()))
         topology_nbytes = 0 if self._topology is None else self._topology.metadata.shape[0]
         piece_frames = first.frames_per_shard * first.chunk_frames
@@ -283,6 +278,5 @@ class OwnTree(OwnOutput[ShardedChunks]):
         return self._root.reopen()
 
     def close(self) -> None:
-        """Close all files."""
         super().close()
         self._root.close()

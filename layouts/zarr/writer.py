@@ -118,11 +118,6 @@ class ZarrWriter(LayoutWriter):
 
     @classmethod
     def plan_for(cls, info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
-        """Plan an output of the frames and atoms of `info`. Pure.
-
-        Raises PlanError: a compressor or level that zarr does not have, a precision that is not
-        positive, chunks too large to compress, or options of other layouts.
-        """
         if options.container is not None or options.segments is not None:
             raise PlanError("--container and --segments belong to the layout segments, not to zarr")
         check_group_names(options.groups)
@@ -169,7 +164,6 @@ class ZarrWriter(LayoutWriter):
         return select_intact(records, self._is_intact)
 
     def settled(self, record: PieceRecord) -> list[tuple[PieceRecord, Sequence[Path]]]:
-        """Return the record and its shards; see the base class."""
         return [(record, [self.path / key for key in record.crcs])]
 
     def _is_intact(self, record: PieceRecord) -> bool:
@@ -199,7 +193,7 @@ class ZarrWriter(LayoutWriter):
         return True
 
     def encode(self, start: int, block: FrameBlock) -> list[EncodedChunk]:
-        """Encode a whole piece as one shard of each array; see the base class."""
+        """Encode a whole piece as one shard of each array."""
         items = []
         number = start // self.plan.piece_frames
         groups = self.meta.groups or {}
@@ -227,19 +221,16 @@ class ZarrWriter(LayoutWriter):
             self._handle.write(0, *item.parts)
 
     def drain(self) -> None:
-        """Wait for the shard that is being written; see the base class."""
         shard, self._handle = self._handle, None
         if shard is not None:
             with output_errors(shard.path):
                 shard.close()
 
     def abort(self) -> None:
-        """Close the shard that is being written."""
         with suppress(OutputError):  # it is about to be removed
             self.drain()
 
     def commit(self, record: PieceRecord) -> None:
-        """Keep the checksums, boxes, times and steps of a piece."""
         if record.start in self._stored:
             return
         number = record.start // self.plan.piece_frames

@@ -104,7 +104,6 @@ class LAMMPS(TextFormat):
         self._has_time = False
 
     def spans(self, lines: Lines, nbytes: int | None) -> Iterator[FrameSpan]:
-        """Yield the frames."""
         while lines.peek():
             start = lines.offset
             frame = self._read_header(lines)
@@ -252,7 +251,6 @@ class LAMMPS(TextFormat):
             snapshot.time *= units.time
 
     def made_up(self) -> Iterator[str]:
-        """Yield notes on what else is made up."""
         if self._has_time and not self._style:
             yield "the dump names no unit of its times: assumed to be ps"
         if self._has_ids is False:
@@ -353,7 +351,6 @@ class History(TextFormat):
         self._same_atoms = SameAtoms("number")
 
     def spans(self, lines: Lines, nbytes: int | None) -> Iterator[FrameSpan]:
-        """Yield the frames."""
         lines.next_lines(2)
         while lines.peek():
             start = lines.offset

@@ -107,13 +107,11 @@ class NCDFEncoder(Encoder):
 
     @property
     def header_nbytes(self) -> int:
-        """Bytes before the first record."""
         none = np.empty(0, np.int64)
         return len(self.header(none.astype(np.float64), none))
 
     @property
     def frame_nbytes(self) -> int:
-        """Bytes of a record."""
         return self._dtype.itemsize
 
     @property
@@ -127,7 +125,6 @@ class NCDFEncoder(Encoder):
         return np.dtype(columns + list(self.columns))
 
     def header(self, time: NDArray[np.float64], step: NDArray[np.int64]) -> bytes:  # noqa: ARG002
-        """Return the header of a file with these frames; see the base class."""
         sizes = dict(zip(DIMENSIONS, (0, self.n_atoms, 3, 3, 3, 5, len(self.kinds)), strict=True))
         sizes = {name: size for name, size in sizes.items() if size or name == "frame"}
         head = struct.pack(">4sI", b"CDF\x02", len(time))
@@ -167,7 +164,6 @@ class NCDFEncoder(Encoder):
         return head + values
 
     def encode(self, block: FrameBlock, out: Bytes | None = None) -> Bytes:
-        """Return the records of all frames; see the base class."""
         rows = np.empty(block.n_frames, self._dtype) if out is None else out.view(self._dtype)
         rows["coordinates"] = block.positions
         rows["time"] = block.time
@@ -292,7 +288,6 @@ class NCDFLayout(NativeLayout):
 
     @property
     def stored_times(self) -> StoredTimes:
-        """Whether there is a variable with times; see `Layout.stored_times`."""
         stored = super().stored_times  # opens it
         return stored._replace(has_times="time" in self._names)
 
@@ -312,7 +307,6 @@ class NCDFLayout(NativeLayout):
         return self._inspect()
 
     def tables(self) -> Tables:
-        """Return the tables of frames and coordinates; see `Layout.tables`."""
         data, frames = self.data, None
         if not isinstance(data, ClassicFile):  # NetCDF-4
             return Tables()
