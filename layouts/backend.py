@@ -149,10 +149,7 @@ def plan_fields(layout: Layout) -> dict[str, Any]:
 
 
 def read_encoded_chunks(layout: Layout, start: int, stop: int) -> list[EncodedChunk]:
-    """Return the stored chunks of the frames of a piece.
-
-    Raises CorruptLayoutError: a chunk is not what was written, or has no checksum.
-    """
+    """Return the stored chunks of the frames of a piece; raises CorruptLayoutError."""
     read_chunks = getattr(_backend_of(layout), "encoded_chunks", None)
     if read_chunks is None:
         raise CorruptLayoutError(

@@ -120,12 +120,9 @@ def atom_indices(
     error: type[MdioError] = PlanError,
     may_be_empty: bool = False,
 ) -> AtomIndices:
-    """Return the indices of chosen atoms.
+    """Return the indices of atoms chosen as for `plain_atoms`, among `n_atoms` of `name`.
 
-    `atoms`: as `plain_atoms` takes them. `n_atoms`: number of all atoms of `name`. `option`: for
-    messages.
-    Raises `error`: they are no atoms, none, or chosen among others. FrameRangeError: indices that
-    are out of range.
+    Raises `error`: they are no atoms, none, or chosen among others. FrameRangeError: out of range.
     """
     array = plain_atoms(atoms)
     n_all = getattr(array, "n_all", None)
@@ -391,10 +388,7 @@ class Layout(Closing, ABC):
         self.uuid = uuid
 
     def _raise_clearer(self, error: Exception, frames: tuple[int, int] | None = None) -> None:
-        """Raise a clearer error than `error`, if there is one: system errors name no file.
-
-        `frames`: the first and the last frame that could not be read.
-        """
+        """Raise a clearer error than `error`, if there is one; `frames`: first and last of it."""
         better_error: Exception | None = None
         if frames is not None and not isinstance(error, MdioError):
             better_error = self._damage(error, "frames {} to {} cannot be read".format(*frames))
@@ -411,10 +405,7 @@ class Layout(Closing, ABC):
             raise better_error from error
 
     def _damage(self, error: Exception, failure: str) -> CorruptLayoutError | None:  # noqa: ARG002
-        """Return the error for damage if `error` is one that a library raises on damage.
-
-        `failure`: what could not be done, for the message.
-        """
+        """Return the error for damage if `error` is one that a library raises on damage."""
         return None
 
     def _replaced_error(self) -> CorruptLayoutError:

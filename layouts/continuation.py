@@ -39,10 +39,7 @@ if TYPE_CHECKING:
 def storage_options_like(
     manifest: Mapping[str, Any], plan_values: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the options, by name, that lay out a new output as an old one, without precision.
-
-    `manifest`: of the old one. `plan_values`: how it is laid out; see `backend.plan_fields`.
-    """
+    """Return the options, by name, that lay out a new output as an old one, without precision."""
     first = plan_values["arrays"][0] if "arrays" in plan_values else None
     contiguous = first is not None and first.contiguous
     precisions = manifest.get("field_precisions", {})
@@ -61,10 +58,7 @@ def storage_options_like(
 
 
 class Continuation(ABC):
-    """How frames are added to an output.
-
-    `old`: the output. `stop`: its frames before this one are kept.
-    """
+    """How frames are added to an output, of which those before `stop` are kept."""
 
     n_reused = 0
     """Frames in units that are reused; set by `plan`."""
@@ -88,11 +82,7 @@ class Continuation(ABC):
 
     @abstractmethod
     def plan(self, info: TrajectoryInfo) -> LayoutPlan:
-        """Plan the new output, of the frames of `info`, on the grid of the old one.
-
-        `info`: of all frames, those kept and those added.
-        Raises PlanError: an older version wrote the old output, in a way that cannot be continued.
-        """
+        """Plan an output of the frames of `info`, kept and added, on the grid of the old one."""
 
     @abstractmethod
     def reuse_units(self, writer: LayoutWriter) -> None:
@@ -104,10 +94,7 @@ class Continuation(ABC):
         return store_at(self.old.path).sizes(self.old.path)
 
     def link_file(self, name: str, folder: Path) -> None:
-        """Link a file of the output into `folder`; of an object, put a placeholder there.
-
-        Raises CorruptLayoutError: it is missing. OutputError: the disk is full, ...
-        """
+        """Link a file of the output into `folder`; of an object, put a placeholder there."""
         old, new = self.old.path / name, folder / name
         if name not in self.sizes:
             raise CorruptLayoutError(f"{old}: is missing; put it back, or convert the source again")
@@ -126,10 +113,7 @@ class Continuation(ABC):
 
 
 def open_continuation(old: Layout, stop: int) -> Continuation:
-    """Return the continuation of an output, of which frames before `stop` are kept.
-
-    Raises PlanError: it is not an output of mdio, or its layout cannot be appended to.
-    """
+    """Return the continuation of an output, of which frames before `stop` are kept."""
     address = old.facts.continuation
     if old.manifest is None or address is None:
         raise PlanError(

@@ -70,10 +70,7 @@ _OPTIONAL: Mapping[str, type | tuple[type, ...]] = {
 
 
 def treatment(manifest: Mapping[str, Any] | None, option: str) -> Any:
-    """Return the value of ``pbc`` or ``fit`` with which frames were made, here or in the source.
-
-    None where it was not given, and for files without a manifest.
-    """
+    """Return the ``pbc`` or ``fit`` with which frames were made, here or in the source, or None."""
     return treatments((manifest or {}).get("source")).get(option)
 
 
@@ -202,12 +199,9 @@ def check_group_names(names: Iterable[str]) -> None:
 
 
 def check_manifest(manifest: Any, path: str | PathLike[str]) -> dict[str, Any]:
-    """Return `manifest` if this version of mdio can read what it describes.
+    """Return `manifest` if this mdio can read what it describes; raises CorruptLayoutError.
 
-    Raises CorruptLayoutError: it is not a manifest of mdio, has a newer format version or a wrong
-    checksum (manifests of older versions have none), keys are missing or of a wrong type, names of
-    groups lead elsewhere, or runs of atoms do not add up (a wrong number must not decide how much
-    memory is allocated).
+    It is not trusted: a wrong number must not decide how much memory is allocated.
     """
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise CorruptLayoutError(

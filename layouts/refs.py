@@ -187,10 +187,7 @@ DIMENSIONS_KEY = "_ARRAY_DIMENSIONS"
 
 
 class RefsWriter(LayoutWriter):
-    """Writes ``NAME.refs``.
-
-    `path`, `plan`, `meta`: see `LayoutWriter`. `tables`: offsets of positions, file by file.
-    """
+    """Writes ``NAME.refs``."""
 
     facts = WriterFacts(points=True)
 
@@ -317,10 +314,7 @@ def _inline_array(
 
 
 def position_tables(source: Layout) -> list[ChunkTable]:
-    """Return the offsets of a trajectory's positions, file by file, all in the same format.
-
-    Raises PlanError: other programs cannot read them there. SourceError: a file is damaged.
-    """
+    """Return the offsets of a trajectory's positions, file by file, all in the same format."""
     tables: list[ChunkTable] = []
     for layout in source.files():
         with layout:

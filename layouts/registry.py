@@ -104,10 +104,7 @@ def load_class(address: str) -> Any:
 
 
 def import_likely(trajectory: Any) -> None:
-    """Import the modules that will read a trajectory, judged by its suffix, ahead of opening it.
-
-    `trajectory`: a path, several, or an open layout.
-    """
+    """Import the modules that will read a path, or several, judged by suffix, ahead of opening."""
     if isinstance(trajectory, Layout):
         return
     paths = [trajectory] if isinstance(trajectory, str | PathLike) else trajectory
@@ -175,7 +172,6 @@ def layout_name_for_output(
     """Return the layout to write: `to`, or that of the suffix of `path`.
 
     `besides`: suffixes of files of one frame, which are written too, for the message.
-    Raises PlanError: no layout has the suffix. UnknownLayoutError: `to` is none.
     """
     if to is not None:
         writer_class(to)

@@ -110,11 +110,11 @@ def no_position_table() -> None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tables:
-    """Where the data of a layout lie.
+    """Where the data of a layout lie; raises SourceError.
 
     `frames`: of one file, if copies of its frames make valid files of its format. `positions`:
-    returns the table of positions, by which other programs read them in place; None if these do
-    not know how they are stored. Raises SourceError: the file is damaged.
+    returns the table of positions, by which other programs read them in place; None if these do not
+    know how they are stored.
     """
 
     frames: FrameTable | None = None

@@ -217,10 +217,7 @@ class ChunkedArray(ABC):
 
     @abstractmethod
     def locate(self, i: int, j: int) -> tuple[OpenFile, int, int]:
-        """Return the file of a chunk, and offset and size of the chunk in it.
-
-        Raises CorruptLayoutError: the chunk is missing.
-        """
+        """Return the file of a chunk, and offset and size of the chunk in it."""
 
     @abstractmethod
     def corrupt(self, i: int, j: int, file: OpenFile, problem: str) -> CorruptLayoutError:
@@ -229,17 +226,11 @@ class ChunkedArray(ABC):
     # The next three are not needed of arrays that do not verify, or whose chunks are all plain.
 
     def _compare(self, i: int, j: int, file: OpenFile, crc: int, trailer: Bytes) -> None:
-        """Compare the crc32c of a chunk with the stored one; raises CorruptLayoutError.
-
-        `trailer`: the bytes that follow the chunk.
-        """
+        """Compare the crc32c of a chunk with the stored one; raises CorruptLayoutError."""
         raise NotImplementedError
 
     def _piece_sums(self, start: int, stop: int, j: int, first: int, n_pieces: int) -> Sums:
-        """Return stored checksums of pieces of frames ``start:stop`` of a column, (frames, pieces).
-
-        `first`, `n_pieces`: pieces of each frame.
-        """
+        """Return stored checksums of pieces of frames ``start:stop`` of a column, (frames, pieces)."""
         raise NotImplementedError
 
     def _decode(
@@ -262,11 +253,7 @@ class ChunkedArray(ABC):
         self._decoded.clear()
 
     def read(self, start: int, stop: int, atoms: AtomIndices | None, out: FloatArray) -> None:
-        """Fill `out`, (stop - start, k, 3), with frames ``start:stop`` of `atoms` (None = all).
-
-        Raises CorruptLayoutError: a chunk is missing or damaged; the message names the file and the
-        frames.
-        """
+        """Fill `out`, (stop - start, k, 3), with frames ``start:stop`` of `atoms` (None = all)."""
         if self._is_contiguous and atoms is None and out.flags.c_contiguous:
             i, first = divmod(start, self.chunk_frames)
             last = first + stop - start
@@ -424,10 +411,7 @@ class ChunkedArray(ABC):
     def _read_chunk(
         self, rows: RowFrames, column: ColumnAtoms, out: FloatArray, *, alone: bool
     ) -> None:
-        """Fill the column's part of `out` with the requested frames and atoms of one chunk.
-
-        `alone`: whether to decode only these.
-        """
+        """Fill the column's part of `out` with the requested frames and atoms of one chunk."""
         j, atoms, n_atoms, target, span = column
         if span is not None:
             source = self._read_rows(rows, j, *span)
@@ -551,10 +535,7 @@ class ChunksInFile(ChunkedArray):
 
 
 def inflate(stored: NDArray[np.uint8], out: NDArray[Any]) -> None:
-    """Decode a chunk of HDF5's filters shuffle and deflate into `out`.
-
-    Raises ValueError: it cannot be decompressed, or has another number of bytes.
-    """
+    """Decode a chunk of HDF5's filters shuffle and deflate into `out`; raises ValueError."""
     if out.nbytes > DEFLATE_MAX_RATIO * stored.nbytes:
         raise ValueError(f"{stored.nbytes} bytes cannot hold {out.nbytes}; {DAMAGED}")
     stream = zlib.decompressobj()

@@ -40,12 +40,8 @@ Array = TypeVar("Array", bound=ChunkedArray)
 class OwnOutput(ABC, Generic[Array]):
     """An output of mdio, open for reading.
 
-    A subclass sets `arrays`, and reads times, steps and boxes.
-
-    `path`: the file or folder. `manifest`: its manifest, unchecked. `group`: particle group whose
-    atoms are those of the trajectory; the full system by default. `verify`: whether everything that
-    is read is compared with checksums.
-    Raises CorruptLayoutError: it does not fit its manifest. PlanError: there is no such group.
+    A subclass sets `arrays`, and reads times, steps and boxes. `group`: particle group whose atoms
+    are those of the trajectory; the full system by default.
     """
 
     arrays: dict[tuple[str, str], Array]
@@ -91,10 +87,7 @@ class OwnOutput(ABC, Generic[Array]):
         """Return the stored topology; None if there is none. Raises CorruptLayoutError."""
 
     def topology(self) -> Topology | None:
-        """Return the stored topology of its group, or of all atoms; see `Layout.topology`.
-
-        Raises CorruptLayoutError: it is damaged, or of another number of atoms.
-        """
+        """Return the stored topology of its group, or of all atoms; see `Layout.topology`."""
         data = self._topology_bytes()
         if data is None:
             return None
@@ -288,10 +281,7 @@ class StoredGroups:
 
 
 class Ensemble(ABC):
-    """Combines several outputs to one ensemble, in a folder.
-
-    `path`: the temporary path of the folder, which does not exist yet. `target`: its final path.
-    """
+    """Combines several outputs to one ensemble, in a folder that is at `path` until published."""
 
     suffix: ClassVar[str] = ""
     """Suffix of the names of trajectories in the folder."""
@@ -334,10 +324,7 @@ def labels_in(manifest: Mapping[str, Any]) -> list[str]:
 def check_members(
     path: Path, members: Mapping[str, Path], required_file: str | None = None
 ) -> None:
-    """Raise CorruptLayoutError if a trajectory of the ensemble at `path` is missing.
-
-    `members`: their files or folders, by label. `required_file`: name of a file in each folder.
-    """
+    """Raise CorruptLayoutError if a trajectory of an ensemble lacks its file, or one in its folder."""
     for label, member in members.items():
         if label in ("", ".", "..") or "/" in label or "\0" in label:
             raise CorruptLayoutError(

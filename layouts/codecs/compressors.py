@@ -273,12 +273,11 @@ def compressor_from_metadata(codec: Mapping[str, Any]) -> Compressor:
 
 
 def quantised_from_option(step: float, rule: str | None, option: str | None) -> QuantisedFormat:
-    """Return the format of positions that are rounded to this step.
+    """Return the format of positions that are rounded to this step; raises PlanError.
 
     `step`: angstrom. `rule`: `LayoutPlan.precision_source`. `option`: of ``--compression``:
     ``zstd[:LEVEL]``, ``lz4[:LEVEL]``, ``rigid`` (``small``), ``rigid-seek``, or ``bitpack``
     (``fast``), the default.
-    Raises PlanError: the step is not positive, or the compressor is unknown.
     """
     if not 0 < step < np.inf:
         raise PlanError(f"--precision is {step}; give a positive step in angstrom")

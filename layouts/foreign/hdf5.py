@@ -48,10 +48,7 @@ class ForeignChunks(ChunksInFile):
 
 
 class Datasets:
-    """Arrays of coordinates in an HDF5 file, whose chunks are located once.
-
-    `path`: the file. `descriptor`: returns that of the open file, so that it is not opened again.
-    """
+    """Arrays of coordinates in an HDF5 file, whose chunks are located once."""
 
     def __init__(self, path: Path, descriptor: Callable[[], int] | None = None) -> None:
         self._path, self._descriptor = path, descriptor
@@ -109,8 +106,7 @@ def chunks_of(dataset: h5py.Dataset, file: OpenFile) -> ForeignChunks | None:
     """Return the chunks of an array of coordinates; None if HDF5 must read it.
 
     HDF5 reads arrays that are compressed or not float32, have chunks that were never written (it
-    fills them), are in another file, or are divided along x, y, z. Raises SourceError: a chunk has
-    an impossible offset.
+    fills them), are in another file, or are divided along x, y, z.
     """
     n_frames, n_atoms, _ = dataset.shape
     frames, atoms = (1, n_atoms) if dataset.chunks is None else dataset.chunks[:2]
@@ -243,10 +239,7 @@ class _HeapChecker(FileObject):
 
 
 def check_heaps(path: Path) -> None:
-    """Read the attributes of an HDF5 file, up to the first damaged heap.
-
-    Raises SourceError: a global heap is damaged.
-    """
+    """Read the attributes of an HDF5 file, up to the first damaged heap; raises SourceError."""
     with OpenFile(path) as file:
         checker = _HeapChecker(file)
         with (

@@ -87,11 +87,10 @@ class Series:
 
 
 class Sampling:
-    """The frames of all elements, merged by their steps.
+    """The frames of all elements, merged by their steps; raises ValueError.
 
     `series`: by element, positions first; their steps and times are the trajectory's if all
     elements have the same.
-    Raises ValueError: elements have different frames, and steps do not relate them.
     """
 
     def __init__(self, series: Mapping[str, Series]) -> None:
@@ -129,10 +128,7 @@ class Sampling:
         self.has_steps = True
 
     def rows(self, name: str, start: int, stop: int) -> tuple[int, int, NDArray[np.bool_] | None]:
-        """Return an element's rows in frames ``start:stop``, and a mask of frames that have one.
-
-        Returns first row, end, and mask; None for the mask if all frames have a row.
-        """
+        """Return an element's first row and end, and a mask of the frames that have one; None: all."""
         if not self._rows:
             return start, stop, None
         rows = self._rows[name][start:stop]
@@ -218,14 +214,12 @@ def as_source_error(path: Path, problem: str) -> Iterator[None]:
 
 
 class ForeignTrajectory(ABC):
-    """One particle group of another writer's tree.
+    """One particle group of another writer's tree; raises SourceError or PlanError.
 
     `path`: the file, or the root of the tree. `root`: the same, opened. `names`: the particle
     groups in it; the first is taken by default. `options`: of the layout: ``group``, the requested
     particle group; ``convert_units``, whether numbers have units and are converted;
     ``length_unit``, that of lengths if the file names none.
-    Raises SourceError: no positions, units that are missing or unknown. PlanError: there is no such
-    group.
     """
 
     manifest: None = None
@@ -476,10 +470,7 @@ class ForeignTrajectory(ABC):
         atoms: AtomIndices | None,
         out: NDArray[np.float32],
     ) -> None:
-        """Fill `out`; atoms are sorted if the file has their numbers by frame.
-
-        `frames`: those that have the field. `first`: the row of the first one.
-        """
+        """Fill `out`; atoms are sorted if the file has their numbers by frame."""
         last = first + len(frames)
         if self._ids is None:
             self._read_field(field, first, last, atoms, out)
@@ -539,11 +530,7 @@ class Cells:
 
     @classmethod
     def of_group(cls, path: Path, group: Any, n_positions: int) -> Cells | None:
-        """Return the cells of a particle group; None if it has none.
-
-        Raises SourceError: it has neither two nor three dimensions, or is not a group. ValueError:
-        edges of another shape.
-        """
+        """Return the cells of a particle group; None if it has none."""
         box = child(group, "box")
         if is_array(box):
             raise SourceError(f"{path}: {box.name} is an array, expected a group with edges")

@@ -155,10 +155,7 @@ CHEMFILES_NOTE = "read by chemfiles, since pytng cannot: forces, if there are an
 
 
 def check_tng_blocks(path: Path) -> None:
-    """Compare all blocks of a TNG file with their checksums.
-
-    Raises SourceError: a block is truncated or damaged.
-    """
+    """Compare all blocks of a TNG file with their checksums; raises SourceError."""
     offset, number, size = 0, 0, path.stat().st_size
     with open(open_regular(path), "rb") as file:
         order = ">" if file.read(8)[:4] == bytes(4) else "<"

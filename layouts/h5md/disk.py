@@ -238,10 +238,7 @@ def make_seal(file: OpenFile, places: ChunkPlaces, written: Written | None = Non
 def find_seal_problem(
     file: OpenFile, places: ChunkPlaces, name: str, written: Written | None = None
 ) -> str | None:
-    """Return the text of a problem with a file or its seal; None if it is intact or has no seal.
-
-    `places`, `written`: as for `make_seal`. `name`: of the file, for the text.
-    """
+    """Return the text of a problem with a file or its seal; None if it is intact or has no seal."""
     size = file.nbytes
     head = file.peek(0, 64).ljust(64, b"\0")
     (hdf5_end,) = struct.unpack_from("<Q", head, _END_OF_FILE_OFFSETS.get(head[8], 40))

@@ -211,10 +211,7 @@ def _offsets(dataset: h5py.Dataset, array: ArrayPlan) -> NDArray[np.int64]:
 
 
 def run_table(dataset: h5py.Dataset, n_frames: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return offsets and sizes of runs of `n_frames` of a contiguous dataset; as `chunk_table`.
-
-    Raises ValueError: it is not contiguous, or has fewer frames.
-    """
+    """Return offsets and sizes of runs of `n_frames` of a contiguous dataset; as `chunk_table`."""
     total, n_atoms = dataset.shape[:2]
     if not 1 <= n_frames <= total:
         raise ValueError(f"{dataset.name} has {total} frames, not runs of {n_frames}")
@@ -250,12 +247,7 @@ def chunk_table(dataset: h5py.Dataset) -> tuple[NDArray[np.int64], NDArray[np.in
 
 
 def write_edges(file: h5py.File, column: Column, source: OpenFile, flavour: Flavour) -> bool:
-    """Write the edges of the boxes, unless no frame has a box (H5MD then omits them).
-
-    `file`: open. `column`: the boxes in it. `source`: the same file, for reading them. `flavour`:
-    its units.
-    Returns bool: whether any frame has a box.
-    """
+    """Write the edges of the boxes, and return True, unless no frame has a box."""
     box = file[f"particles/{FULL_SYSTEM}/box"]
     axes = [periodic_axes(column.read(source, *run)) for run in column.runs()]
     periodic = np.any([np.zeros(3, bool), *axes], axis=0)
@@ -307,10 +299,7 @@ FLOAT32_STEPS = 2.0**23
 
 
 def gzip_level(compression: str | None) -> int | None:
-    """Return the zlib level that ``gzip`` or ``gzip:LEVEL`` asks for; None for no compression.
-
-    Raises PlanError for another compressor: not every HDF5 can read it.
-    """
+    """Return the zlib level that ``gzip`` or ``gzip:LEVEL`` asks for; None for no compression."""
     if compression is None or compression == "none":
         return None
     name, _, level = compression.partition(":")
@@ -346,8 +335,6 @@ def power_of_two_step(precision: float, option: str = "--precision") -> float:
 
     Multiples of it are floats whose low bits are zero, which compress better than multiples of a
     decimal step, and rounding to them is exact.
-
-    Raises PlanError: `precision` is not a positive number, or no float32 can hold its step.
     """
     if not (math.isfinite(precision) and 2.0**-100 <= precision <= 2.0**100):
         raise PlanError(f"{option} {precision}: give a positive number")
@@ -423,10 +410,7 @@ def encode_chunk(
 
 
 def unpack(stored: NDArray[np.uint8], out: NDArray[np.float32]) -> None:
-    """Decode a chunk of integers into `out`, (F, A, 3), with zeros behind its frames and atoms.
-
-    Raises ValueError: it is not such a chunk, or has more frames or atoms.
-    """
+    """Decode a chunk of integers into `out`, (F, A, 3), with zeros behind its frames and atoms."""
     n_frames, n_atoms = quantised.shape_of(stored.data)
     if not (1 <= n_frames <= len(out) and 1 <= n_atoms <= out.shape[1]):
         raise ValueError(f"{n_frames} frames of {n_atoms} atoms in a chunk of {out.shape[:2]}")

@@ -23,10 +23,7 @@ MAX_DEPTH = 4
 
 
 def require_inside(path: Path, node: Any, folder: Path | None = None, depth: int = 0) -> None:
-    """Raise SourceError unless all bytes of an object are in the folder of the opened file.
-
-    `path`: the file that was opened. `node`: a group or dataset, however it was reached.
-    """
+    """Raise SourceError unless all bytes of an object are in the folder of the opened file."""
     is_dataset = isinstance(node, h5py.Dataset)
     if node.file.filename == str(path) and not (is_dataset and (node.is_virtual or node.external)):
         return
@@ -63,11 +60,7 @@ MAX_COMPRESSION_RATIO = 100_000
 
 
 class ForeignFile(ForeignTrajectory):
-    """An H5MD file of another writer; see `ForeignTrajectory`.
-
-    `path`, `file`: the file, opened by h5py; `close` closes it. `options`: the group is by default
-    the first, as in MDAnalysis.
-    """
+    """An H5MD file of another writer; by default its first group is read, as by MDAnalysis."""
 
     def __init__(self, path: Path, file: h5py.File, options: Mapping[str, Any]) -> None:
         self._file = file

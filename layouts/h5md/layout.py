@@ -85,10 +85,7 @@ def parts_at(path: Path) -> Path | None:
 
 
 def members_at(path: Path) -> dict[str, Path]:
-    """Return the files of an ensemble's trajectories by label; empty if it is not an ensemble.
-
-    Raises CorruptLayoutError: a file is missing.
-    """
+    """Return the files of an ensemble's trajectories by label; empty if it is not an ensemble."""
     if not path.is_dir() and (is_sealed(path) or not is_hdf5(path)):
         return {}
     manifest, folder = _manifest_at(path), path

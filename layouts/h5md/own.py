@@ -96,10 +96,7 @@ Arrays = Mapping[tuple[str, str], PlacedChunks]
 
 
 def stored_chunks(arrays: Arrays, start: int, stop: int) -> Iterator[EncodedChunk]:
-    """Yield the stored chunks of frames ``start:stop`` of all arrays, after checking each.
-
-    Raises CorruptLayoutError: a chunk is not what was written.
-    """
+    """Yield the stored chunks of frames ``start:stop`` of all arrays, after checking each."""
     from mdio.layouts.writer import EncodedChunk
 
     for (group, field), array in arrays.items():
@@ -115,11 +112,7 @@ def stored_chunks(arrays: Arrays, start: int, stop: int) -> Iterator[EncodedChun
 
 
 class OwnFile(OwnOutput[PlacedChunks]):
-    """An H5MD file of mdio, open for reading by plain system calls.
-
-    `path`, `file`: the file, and the same opened by h5py, which may be closed afterwards. `group`,
-    `verify`: as in `OwnOutput`, which raises the same errors.
-    """
+    """An H5MD file of mdio, read by plain system calls; h5py's `file` may be closed afterwards."""
 
     contiguous = False  # whether arrays have no chunks
 

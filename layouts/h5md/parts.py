@@ -68,11 +68,7 @@ def is_joined(file: h5py.File) -> bool:
 
 
 def _parts_of(manifest: Mapping[str, Any], path: Path) -> tuple[Path, list[Part]]:
-    """Return the folder of the parts and the manifest's description of each.
-
-    Raises CorruptLayoutError: they do not follow one another from the first frame to the last, or
-    are not in a folder beside the file.
-    """
+    """Return the folder of the parts and the manifest's description of each."""
     folder, rows = manifest.get("parts_folder"), manifest.get("parts")
     parts: list[Part] = []
     n_frames = 0
@@ -99,12 +95,7 @@ def _parts_of(manifest: Mapping[str, Any], path: Path) -> tuple[Path, list[Part]
 
 
 class JoinedFile(OwnFile):
-    """A file of mdio and its parts, open for reading by plain system calls.
-
-    Takes the same parameters, and raises the same errors, as `OwnFile`; CorruptLayoutError also for
-    a part that is missing (on opening), or truncated or not the one in the manifest (when it is
-    first read).
-    """
+    """A file of mdio and its parts, open for reading by plain system calls."""
 
     def __init__(
         self, path: Path, file: h5py.File, group: str | None, *, verify: bool = True

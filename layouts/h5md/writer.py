@@ -161,10 +161,7 @@ class H5MDWriter(LayoutWriter):
         return np.zeros((self.plan.n_frames, array.n_atom_chunks, per_row), "<u4")
 
     def create(self) -> None:
-        """Make the file with all its groups, and space for everything whose size is known.
-
-        Raises OutputError: it exists and is not empty, or cannot be written.
-        """
+        """Make the file with all its groups, and space for everything whose size is known."""
         self._create(self.path)
 
     def _create(self, path: Path) -> None:
@@ -286,10 +283,7 @@ class H5MDWriter(LayoutWriter):
                 self._handle_file.flush()
 
     def finish(self) -> None:
-        """Add edges, checksums, the manifest and, last, the seal; flush and close.
-
-        Raises OutputError: a chunk was never stored, or the file cannot be written.
-        """
+        """Add edges, checksums, the manifest and, last, the seal; flush and close."""
         missing = missing_chunks(self._stored, self._arrays, self.plan.n_frames)
         if missing is not None:
             raise OutputError(f"{self.path}: {missing}; convert again")
@@ -341,10 +335,7 @@ class H5MDWriter(LayoutWriter):
 
 
 def plan_contiguous(info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
-    """Plan contiguous arrays, as `mdio.layouts.plan.plan_arrays` does arrays in chunks.
-
-    Raises PlanError: compression, precision or ``chunk_atoms`` was asked for too.
-    """
+    """Plan contiguous arrays, as `mdio.layouts.plan.plan_arrays` does arrays in chunks."""
     precision = None if options.precision in ("auto", "none") else options.precision
     options.refuse_rounding("--contiguous")
     for option, value in (
@@ -396,10 +387,7 @@ def _float_encoding(options: WriteOptions) -> dict[str, Any]:
 
 
 def _integer_encoding(info: TrajectoryInfo, options: WriteOptions) -> dict[str, Any]:
-    """Return the encoding, as fields of a plan, of integers of a step or an XTC's.
-
-    Raises PlanError: the source has no integers of one step, and no step was asked for.
-    """
+    """Return the encoding, as fields of a plan, of integers of a step or an XTC's."""
     name, requested = integer_codec(options.compression), options.precision
     precision, source = None, None
     if isinstance(requested, float | int):
@@ -485,9 +473,6 @@ def write_tables(
 ) -> tuple[dict[str, int], list[ArrayPlaces]]:
     """Write the tables of checksums, offsets and sizes of chunks; see `mdio.layouts.h5md.io`.
 
-    `crcs`: of the chunks of each array. `pieces`: checksums of the pieces of frames, of each
-    uncompressed array.
-
     Returns the crc32c of each table of checksums by name, and the places of the arrays' chunks.
     """
     table_crcs, places = {}, []
@@ -531,11 +516,7 @@ def _chunk_nbytes(array: ArrayPlan, row: int, n_frames: int) -> int:
 def write_all_but_chunks(
     path: Path, plan: LayoutPlan, atom_ids: Mapping[str, NDArray[np.int64]]
 ) -> Places:
-    """Restore an unfinished file, except its chunks, to what it was when it was created.
-
-    `path`: temporary path of the file. `plan`, `atom_ids`: as for `create_file`; nothing is
-    compressed.
-    """
+    """Restore an unfinished file, except its chunks, to what it was when it was created."""
     new_file = _temporary_beside(path, "new")
     new_file.unlink(missing_ok=True)
     try:
@@ -597,12 +578,7 @@ def _check_chunk(
 
 
 class EarlierRunChunks:
-    """Compressed chunks that earlier runs stored, and the new file into which they are copied.
-
-    `path`: temporary path of the output. `records`: of the pieces that earlier runs stored, with
-    the offsets of chunks. Attributes: `run` (int): number of this run. `new`: path of its file
-    until `replace`.
-    """
+    """Compressed chunks that earlier runs stored, and the new file into which they are copied."""
 
     def __init__(self, path: Path, records: Sequence[PieceRecord]) -> None:
         self._path = path

@@ -212,10 +212,7 @@ class _Records:
 
 
 def read_header(file: PositionalFile) -> DCDHeader:
-    """Read the header of an opened DCD file.
-
-    Raises SourceError: it is not a DCD file, or damaged.
-    """
+    """Read the header of an opened DCD file; raises SourceError."""
     head = file.read(0, 12)
     marker = marker_type(head)
     if marker is None:

@@ -137,11 +137,7 @@ def _read_as_one(fields: RecordFields) -> list[SharedRead]:
 
 
 class PositionalFile(OpenFile):
-    """A file of records, opened for reading by position.
-
-    `path`: the file. `sums`: checksums that bytes are compared with when they are read, in whole
-    pieces; None = not compared.
-    """
+    """A file of records, read by position; if there are `sums`, in whole pieces that have them."""
 
     def __init__(self, path: Path, sums: PieceSums | None = None) -> None:
         super().__init__(path)
@@ -169,12 +165,7 @@ class PositionalFile(OpenFile):
         return self._run[: nbytes + padding]
 
     def rows(self, offset: int, stride: int, n_rows: int, nbytes: int) -> Rows:
-        """Read `nbytes` of each of `n_rows` records; large gaps between them are skipped.
-
-        `offset`: of the first wanted byte in the file. `stride`: bytes from record to record.
-        `n_rows`: number of records. `nbytes`: wanted bytes of each, at most `stride`.
-        Raises SourceError: the file ends before, or cannot be read.
-        """
+        """Read `nbytes` of each of `n_rows` records, the first at `offset`; skip large gaps."""
         if not skips_gaps(stride - nbytes, 1):
             return Rows(
                 self._read_checked(offset, offset + (n_rows - 1) * stride + nbytes), n_rows, stride
@@ -211,10 +202,7 @@ class PositionalFile(OpenFile):
             yield
 
     def fields(self, start: int, stop: int, fields: RecordFields) -> dict[str, NDArray[Any]]:
-        """Read fields of records ``start:stop``: (stop - start, *shape) arrays, maybe with gaps.
-
-        Raises SourceError: the file ends before, or cannot be read.
-        """
+        """Read fields of records ``start:stop``: (stop - start, *shape) arrays, maybe with gaps."""
         return self._fetch(start, stop, _read_as_one(fields))
 
     def _fetch(self, start: int, stop: int, reads: Sequence[SharedRead]) -> dict[str, NDArray[Any]]:
@@ -421,14 +409,11 @@ Peek = Callable[[int, int], bytes]
 
 
 def scan_around_damage(path: Path, marks: FrameMarks) -> tuple[FrameIndex, list[int]]:
-    """Find the frames of a file whose frames have headers with their sizes.
+    """Find the frames of a file, and the numbers of those with a header.
 
     A frame is complete if its header is valid and another header, or the end of the file, follows
     it. Otherwise the next header is searched, and the bytes before it are listed as one frame that
     cannot be read.
-
-    `path`: the file. `marks`: of its frames.
-    Returns `index` (FrameIndex). `intact` (list of int): numbers of the frames with a header.
     """
     offsets: list[int] = []
     intact: list[int] = []
@@ -544,10 +529,7 @@ def scan_fast(path: Path, marks: FrameMarks, scan: Callable[[Path], FrameIndex])
 
 
 def extend_index(path: Path, marks: FrameMarks, stored: FrameIndex) -> FrameIndex | None:
-    """Add the frames after those of a stored index, in a file that has grown.
-
-    Returns None if anything else than frames follows; a scan reports what.
-    """
+    """Add the frames after a stored index, in a file that has grown; None if others follow."""
     offsets, end = [], stored.end
     with OpenFile(path) as file:
         while end < file.nbytes:
@@ -564,11 +546,7 @@ def extend_index(path: Path, marks: FrameMarks, stored: FrameIndex) -> FrameInde
 
 
 def scan_part(path: Path, marks: FrameMarks, part: int, n_parts: int) -> ScannedPart | None:
-    """Find the frames that begin in one of `n_parts` equal parts of a file.
-
-    Returns ScannedPart or None: None if there is anything else than frames; a scan reports what.
-    Raises SourceError: the file cannot be read.
-    """
+    """Find the frames that begin in one of `n_parts` equal parts of a file; None if it has others."""
     with OpenFile(path) as file:
         begin, end = (file.nbytes * k // n_parts for k in (part, part + 1))
         with in_flight([ByteRange(file, begin, end - begin)]):

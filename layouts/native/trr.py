@@ -108,11 +108,7 @@ def _head_dtype(header_nbytes: int, box_nbytes: int, itemsize: int) -> np.dtype[
 
 
 def parse_header(raw: bytes, path: Path, frame: int) -> FrameHeader:
-    """Read a frame's header.
-
-    `raw`: the first `FIXED_NBYTES` of the frame. `path`, `frame`: for messages.
-    Raises SourceError: these are not the first bytes of a TRR frame.
-    """
+    """Read a frame's header from its first `FIXED_NBYTES`; raises SourceError."""
     if len(raw) < FIXED_NBYTES:
         raise SourceError(
             f"{path}: frame {frame} is truncated: found {len(raw)} bytes of its header, expected "
@@ -145,10 +141,7 @@ def parse_header(raw: bytes, path: Path, frame: int) -> FrameHeader:
 
 
 def scan(path: Path) -> FrameIndex:
-    """Find the frames of a TRR file by reading all their headers; the last may be truncated.
-
-    Raises SourceError if one is damaged, or the first is truncated; the message names it.
-    """
+    """Find the frames of a TRR file by reading all their headers; the last may be truncated."""
     with PositionalFile(path) as file:
         if not file.nbytes:
             raise SourceError(f"{path}: the file is empty (0 bytes), so it holds no frames")
@@ -185,10 +178,7 @@ def checked_header(raw: bytes, path: Path, frame: int, n_atoms: int | None) -> F
 
 
 def check_frames(data: NDArray[np.uint8], run: range, frames: FrameTable, n_atoms: int) -> None:
-    """Compare the sizes in the headers of frames with their sizes in the file.
-
-    Raises SourceError: a frame is damaged; the message names it.
-    """
+    """Compare the sizes in the headers of frames with their sizes in the file."""
     edges = frames.edges[run.start : run.stop + 1].tolist()
     checked: tuple[bytes, int] | None = None
     for number, (begin, end) in enumerate(pairwise(edges), frames.first + run.start):

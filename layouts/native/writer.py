@@ -48,11 +48,7 @@ WAITING_NBYTES = 64 << 20
 
 
 class FileWriter(LayoutWriter):
-    """The base of all four; any piece of frames of one size is written straight to its place.
-
-    Attributes: `notes`: after `finish`: what of the trajectory the format could not keep, in
-    sentences.
-    """
+    """The base of all four; any piece of frames of one size is written straight to its place."""
 
     container: ClassVar[str]
     facts = WriterFacts(resumes=True)

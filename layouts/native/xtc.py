@@ -47,10 +47,7 @@ XTC_CODEC = "mdio.xtc"
 
 
 def check_frames(data: NDArray[np.uint8], run: range, frames: FrameTable, n_atoms: int) -> None:
-    """Follow frames from the first to the last group of atoms: all that can go wrong in them.
-
-    Raises SourceError: a frame is damaged; the message names it.
-    """
+    """Follow frames from the first to the last group of atoms: all that can go wrong in them."""
     n_frames = len(run)
     with source_errors(frames.path):
         xtc_codec.decode(
@@ -88,8 +85,6 @@ def read_frames(
     """Read frames ``start:stop`` into arrays as `mdio.core.xtc.decode` takes them, MiB by MiB.
 
     `file`, `index`: where they are. With arrays for no atoms only headers are read.
-    Raises SourceError: the bytes are not what the index says, or do not decode. IndexError,
-    TypeError, ValueError: atoms that are not there, arrays of other shapes or types.
     """
     n_frames, n_atoms = stop - start, checks.indices(atoms, index.n_atoms)[1]
     checks.output(positions, n_frames, n_atoms)

@@ -77,11 +77,7 @@ class SegmentsCopier(SegmentsWriter):
         self._buffer = np.empty(0, np.uint8)
 
     def copy(self, start: int, stop: int, old_output: Layout | None = None) -> PieceRecord:
-        """Write one segment and its index; link it if it is intact in `old_output`.
-
-        Raises SourceError: a source cannot be read, or bytes are not frames. OutputError: the
-        segment cannot be written.
-        """
+        """Write one segment and its index; link it if it is intact in `old_output`."""
         number = self._segment_number(start)
         linked = self._link_segment(number, old_output)
         crc, sums, not_finite = linked or self._copy_segment(number, start, stop)

@@ -78,11 +78,7 @@ def even_split(n_frames: int, n_segments: int) -> tuple[int, ...]:
 
 
 def segments_of(manifest: Mapping[str, Any], path: Path) -> list[Segment]:
-    """Return the segments that a manifest lists.
-
-    Raises CorruptLayoutError: they do not follow one another from the first frame to the last, or
-    are not in the folder.
-    """
+    """Return the segments that a manifest lists; raises CorruptLayoutError."""
     segments: list[Segment] = []
     next_frame = 0
     rows = manifest.get("segments")
@@ -127,10 +123,7 @@ def write_sums(folder: Path, tables: Sequence[bytes]) -> dict[str, Any]:
 
 
 def read_sums(path: Path, manifest: Mapping[str, Any], number: int) -> PieceSums | None:
-    """Return the checksums of a segment; None in outputs of older versions, which have none.
-
-    Raises CorruptLayoutError: they are damaged, or of another output.
-    """
+    """Return the checksums of a segment; None in outputs of older versions, which have none."""
     if SUMS_KEY not in manifest:
         return None
     try:

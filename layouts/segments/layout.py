@@ -167,11 +167,7 @@ class SegmentsLayout(Layout):
         return opened[number]
 
     def _open_segment(self, number: int, *, verify: bool = True) -> Layout:
-        """Open a segment, which the caller closes.
-
-        Raises CorruptLayoutError: it is missing, damaged, or not the one that the manifest
-        describes.
-        """
+        """Open a segment, which the caller closes; raises CorruptLayoutError."""
         segment = self._segments[number]
         path = self._locate(segment.file)
         self._check_size(segment)

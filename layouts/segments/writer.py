@@ -320,14 +320,11 @@ SEGMENT_NBYTES = 64 << 20
 
 
 def plan_segments(info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
-    """Plan a folder of segments.
+    """Plan a folder of segments; raises PlanError.
 
     The container is the one asked for; else xtc for the integers of an XTC without velocities and
     forces; else the source's own format; else ncdf. The number of segments is the one asked for, or
     else such that each has about 64 MiB decoded.
-
-    Raises PlanError: no segments or more than frames, an unknown container, or what
-    `mdio.layouts.native.encoder.native_plan` refuses.
     """
     container = options.container
     if container is None:

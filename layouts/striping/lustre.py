@@ -137,7 +137,6 @@ def mpi_io_hints(plan: LayoutPlan, extra: Iterable[str] = ()) -> dict[str, str]:
     otherwise aggregators put the ranks' parts together. Data sieving (read a range, change it,
     write it back, under a lock) is off for writing: no chunk is written in part. `extra`:
     ``KEY=VALUE`` texts (``--hint``), which take precedence.
-    Raises PlanError: a text that is not ``KEY=VALUE``.
     """
     aligned = plan.stripes.alignment_nbytes > 1 and plan.compression is None and not plan.is_rounded
     hints = {

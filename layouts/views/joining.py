@@ -63,7 +63,7 @@ def join(
     steps_ps: Sequence[float | None] = (),
     has_steps: Sequence[bool] = (),
 ) -> Joining:
-    """Decide which frames of which files follow each other.
+    """Decide which frames of which files follow each other; raises PlanError or SourceError.
 
     Only times are read, and only of frames that may be duplicates. For formats that number
     integration steps but have no times, steps are used instead of times.
@@ -74,8 +74,6 @@ def join(
     than once. `steps_ps`: length of an integration step, for files whose times follow from step
     numbers (DCD): where it changes, times of two files are comparable only if the user says so.
     `has_steps`: whether a file without times numbers its steps.
-    Raises PlanError: an unknown `overlap`. SourceError: frames are duplicates that must not be, or
-    that cannot be told apart.
     """
     check_overlap(overlap)
     numbers = [number for number, info in enumerate(infos) if info.n_frames]
@@ -375,13 +373,12 @@ def merge(
     overlap: str | None,
     following: FrameKeys | None = None,
 ) -> Merged:
-    """Insert frames of `new` into `old`.
+    """Insert frames of `new` into `old`; raises SourceError.
 
     `overlap`: which of two differing frames is kept: one of `OVERLAPS` except ``keep-all``; None
     keeps those of `new` if it lasts to the end, or if single frames differ, and raises if that
     would drop frames of `old` without a replacement. `following`: a file that is merged next and
     continues `new`: its frames count from where it begins, not those of `new`.
-    Raises SourceError: the result is ambiguous; or `overlap` is ``error`` and there are duplicates.
     """
     return _Merger(old, new, same_contents, overlap, following).merge()
 
@@ -389,10 +386,7 @@ def merge(
 def match_keys(
     old: FrameKeys, new: FrameKeys
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], str]:
-    """Return the keys by which frames are matched (old, new), and their unit.
-
-    Raises SourceError: neither times nor steps ascend.
-    """
+    """Return the keys by which frames are matched (old, new), and their unit."""
     both = old, new
     if all(keys.has_times and _ascends(keys.time) for keys in both):
         return old.time, new.time, "ps"
@@ -430,7 +424,6 @@ def merge_counted(old: FrameKeys, new: FrameKeys, same_contents: SameContents) -
     """Append frames of a file without times or steps, except those that `old` has already.
 
     `old` has them if `new` was appended before and has grown since.
-    Raises SourceError: `new` begins like frames of `old`, and continues differently.
     """
     n_old, n_new = len(old.time), len(new.time)
     begin, n_equal = n_old, 0

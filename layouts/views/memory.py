@@ -13,10 +13,7 @@ from mdio.layouts.base import FormatFacts, Layout
 
 
 class MemoryLayout(Layout):
-    """One block of frames.
-
-    `path`: for messages. `block`: at least one frame. `atoms`: the topology.
-    """
+    """One block of frames, and their topology."""
 
     name = "memory"
     facts = FormatFacts(options=frozenset({"block", "atoms"}))

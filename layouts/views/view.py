@@ -40,14 +40,12 @@ def select_frames(
     end_ps: float | None = None,
     dt_ps: float | None = None,
 ) -> FrameNumbers:
-    """Choose frames of `source` by number, and of these by time.
+    """Choose frames of `source` by number, and of these by time; raises PlanError.
 
-    `start`, `stop`, `step`: as a Python slice; negative numbers count from
-    the end; `step` is positive. `begin_ps`, `end_ps`: only frames with times between these, both
-    included (as ``-b`` and ``-e`` of GROMACS). `dt_ps`: of these, only frames at a multiple of
-    this time after the first one kept.
-    Returns range or (F,) int64 array: frame numbers in `source`, ascending.
-    Raises PlanError: no frames are left, or a step is not positive.
+    `start`, `stop`, `step`: as a Python slice; negative numbers count from the end; `step` is
+    positive. `begin_ps`, `end_ps`: only frames with times between these, both included (as ``-b``
+    and ``-e`` of GROMACS). `dt_ps`: of these, only frames at a multiple of this time after the
+    first one kept. Returns range or (F,) int64 array: frame numbers in `source`, ascending.
     """
     info = source.info
     if step is not None and step < 1:

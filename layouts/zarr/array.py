@@ -240,10 +240,7 @@ class Checksums:
         self.has_pieces = pieces is not None
 
     def openings(self, start: int, stop: int, *, whole: bool, parts: bool) -> Iterator[Opening]:
-        """Yield the openings of tables that reading frames ``start:stop`` needs.
-
-        `whole`, `parts`: whether any chunk is read as a whole, and whether any is read in part.
-        """
+        """Yield the openings of tables that reading frames ``start:stop`` needs."""
         if self._stored is not None and (whole or self._pieces is None):
             yield from self._stored.openings(0, 1)
         if self._pieces is not None and parts:
@@ -288,12 +285,7 @@ class Checksums:
 
 
 class ShardedChunks(ChunkedArray):
-    """A per-atom array in shards.
-
-    `root`: of the tree. `array_path`: in it. `name`: of the array, in messages. `metadata`: from
-    its ``zarr.json``; shape (frames, atoms, 3), float32. `checksums`: expected checksums. `verify`:
-    whether to compare what is read with them.
-    """
+    """A per-atom array in shards."""
 
     trailer_nbytes = CRC_NBYTES
 
@@ -464,11 +456,7 @@ def write_numbers(path: Path, metadata: ArrayMetadata, rows: Numbers) -> int:
 
 
 class SeriesArray:
-    """An array of numbers without shards, of which the files read last are kept in memory.
-
-    `root`: of the tree. `name`: of the array in it. `metadata`: from its ``zarr.json``. `crcs`:
-    expected crc32c of each file's numbers; by default, the one in the file.
-    """
+    """An array of numbers without shards, of which the files read last are kept in memory."""
 
     def __init__(
         self, root: Folder, name: str, metadata: ArrayMetadata, crcs: Sequence[int] | None = None
@@ -482,10 +470,7 @@ class SeriesArray:
         self._rows_by_file: dict[int, Numbers] = {}
 
     def file(self, number: int) -> Numbers:
-        """Return the rows of one file.
-
-        Raises CorruptLayoutError: it is missing, truncated, or its checksum is wrong.
-        """
+        """Return the rows of one file; raises CorruptLayoutError."""
         if number in self._rows_by_file:
             return self._rows_by_file[number]
         name = f"{self._name}/{self.metadata.file_name(number)}"
@@ -546,10 +531,7 @@ class SeriesArray:
 
 
 class TableWriter:
-    """Writes an array of numbers whose rows come in any order: each file once it is complete.
-
-    `folders`: of the array and its copies. `metadata`: of the array.
-    """
+    """Writes an array of numbers whose rows come in any order: each file once it is complete."""
 
     def __init__(self, folders: Sequence[Path], metadata: ArrayMetadata) -> None:
         self.folders, self.metadata = folders, metadata
@@ -594,10 +576,7 @@ class _BoxWriter(TableWriter):
 
 
 class SeriesWriter:
-    """Gathers the per-frame numbers of the pieces.
-
-    `root`: of the tree. `plan`: of the output.
-    """
+    """Gathers the per-frame numbers of the pieces."""
 
     def __init__(self, root: Path, plan: LayoutPlan) -> None:
         self.root = root

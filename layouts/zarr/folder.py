@@ -33,7 +33,6 @@ class Folder(Closing):
 
     `path`: for opening it, and for messages. Attributes: `opening_waits`: whether opening a file
     waits for a network (`Disk.opening_waits`).
-    Raises SourceError, CorruptLayoutError: it does not exist, or cannot be opened.
     """
 
     def __init__(self, path: Path) -> None:
@@ -83,8 +82,6 @@ class Folder(Closing):
         """Return a descriptor of a file; -1 for an object, which has none.
 
         `name`: relative to the folder.
-        Raises FileNotFoundError: it does not exist. CorruptLayoutError: it is not a regular file,
-        or cannot be opened. SourceError: the process, or the machine, has too many files open.
         """
         path = self.path / name
         if self._object is not None:

@@ -41,10 +41,7 @@ ELEMENT_NAMES = (*ELEMENTS.values(), "id", "box", "edges", "value", "time", "ste
 
 
 class ForeignTree(ForeignTrajectory):
-    """A Zarr tree of another writer; see `ForeignTrajectory`.
-
-    `path`: root of the tree. `options`: by default the group is ``trajectory``, or else the first.
-    """
+    """A Zarr tree of another writer; its group ``trajectory``, or else the first, by default."""
 
     def __init__(self, path: Path, options: Mapping[str, Any]) -> None:
         self._cached: dict[str, tuple[int, NDArray[Any]]] = {}

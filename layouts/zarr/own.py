@@ -43,11 +43,7 @@ if TYPE_CHECKING:
 
 
 class OwnTree(OwnOutput[ShardedChunks]):
-    """A Zarr tree of mdio.
-
-    `root`: folder of the tree, which `close` closes. `text`: the root's ``zarr.json``. `manifest`:
-    the manifest in it. `group`, `verify`: as in `OwnOutput`, which raises the same errors.
-    """
+    """A Zarr tree of mdio, in a folder that `close` closes; `text`: the root's ``zarr.json``."""
 
     def __init__(
         self, root: Folder, text: bytes, manifest: Any, group: str | None, *, verify: bool

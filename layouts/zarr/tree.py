@@ -184,10 +184,7 @@ def table_arrays(plan: LayoutPlan) -> dict[str, ArrayMetadata]:
 def group_nodes(
     plan: LayoutPlan, periodic: Sequence[bool] = (False, False, False)
 ) -> dict[str, dict[str, Any]]:
-    """Return the ``zarr.json`` of every group except the root, by folder.
-
-    `periodic`: whether frames are periodic along each axis.
-    """
+    """Return the ``zarr.json`` of every group but the root, by folder; `periodic`: of each axis."""
     boundary = ["periodic" if is_periodic else "none" for is_periodic in periodic]
     attributes: dict[str, dict[str, Any]] = {
         "h5md": {"version": [1, 1]},
@@ -328,10 +325,7 @@ class ArrayMetadata:
 
     @classmethod
     def from_json(cls, node: Mapping[str, Any]) -> ArrayMetadata:
-        """Return the metadata in a ``zarr.json``; inverse of `to_json`.
-
-        Raises ValueError: it is not that of an array, or not one that mdio would have written.
-        """
+        """Return the metadata in a ``zarr.json``; inverse of `to_json`; raises ValueError."""
         try:
             codecs = list(node["codecs"])
             shape = _sizes(node["shape"])
@@ -415,10 +409,7 @@ def parse_metadata(path: Path, text: bytes) -> dict[str, Any]:
 
 
 def members_in(path: Path) -> dict[str, Path]:
-    """Return the groups of the ensemble at `path`, by label; empty if there is no ensemble.
-
-    Raises CorruptLayoutError: a group is missing.
-    """
+    """Return the groups of the ensemble at `path`, by label; empty if there is no ensemble."""
     labels: list[str] = []
     if not (path / "particles").is_dir():  # that is in a trajectory, whose metadata may be large
         with suppress(OSError, LookupError, TypeError, AttributeError), Folder(path) as root:

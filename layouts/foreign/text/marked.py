@@ -208,10 +208,7 @@ class MOL2(TextFormat):
 
     @staticmethod
     def _sections(lines: Lines, max_lines: dict[bytes, int]) -> dict[bytes, int]:
-        """Skip to the end of a molecule; return the number of lines of each section.
-
-        `max_lines`: most lines of sections.
-        """
+        """Skip to the end of a molecule; return how many lines (`max_lines` at most) by section."""
         n_lines: dict[bytes, int] = {}
         section = b""
         while line := lines.peek():
@@ -327,10 +324,7 @@ class TRC(TextFormat):
 
 
 def _skip_block(lines: Lines) -> tuple[str, int]:
-    """Skip a block; return its name and number of rows; an empty name at the end of the file.
-
-    Raises FrameError: the file ends within it.
-    """
+    """Skip a block; return its name and number of rows; an empty name at the end of the file."""
     while (line := lines.next()) and (not line.strip() or line.lstrip().startswith(b"#")):
         pass
     name = to_text(line).strip()

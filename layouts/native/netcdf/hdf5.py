@@ -28,10 +28,7 @@ MAX_CACHED_NBYTES = 8 << 20
 
 
 class HDF5File:
-    """A NetCDF-4 file, opened for reading; numbers come as they are stored, without scaling.
-
-    Raises SourceError: the library cannot open it: truncated, damaged, or no NetCDF.
-    """
+    """A NetCDF-4 file, opened for reading; numbers come as they are stored, without scaling."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -146,10 +143,7 @@ class HDF5File:
     def read(
         self, start: int, stop: int, spans: Mapping[str, tuple[int, int]]
     ) -> dict[str, NDArray[Any]]:
-        """Read rows ``start:stop`` of several variables; see `ClassicFile.read`.
-
-        Raises SourceError: the library cannot read them.
-        """
+        """Read rows ``start:stop`` of several variables; see `ClassicFile.read`."""
         try:
             return {name: self._rows(name, start, stop, span) for name, span in spans.items()}
         except (OSError, RuntimeError, LookupError, ValueError) as error:
