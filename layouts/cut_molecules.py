@@ -123,7 +123,7 @@ class CutMolecules:
         )
 
     def notes_on_reference(self, name: str, frame: FrameBlock, in_file: bool) -> tuple[str, ...]:
-        """Return a note if the box cuts molecules in the reference `name`: ``frame 5``, or a file."""
+        """Return a note if the box cuts molecules in the reference, ``frame 5`` or a file."""
         if not len(self.frames(frame)):
             return ()
         remedy = f"make molecules whole in {name}" if in_file else self.remedy

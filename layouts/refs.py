@@ -57,11 +57,7 @@ class RefsLayout(Layout):
     """
 
     name = "refs"
-    facts = FormatFacts(
-        suffixes=(".refs",),
-        keeps_columns=True,
-        reads_remote=True,
-    )
+    facts = FormatFacts(suffixes=(".refs",), keeps_columns=True, reads_remote=True)
     _source: Layout
     _manifest: dict[str, Any]
 

@@ -230,7 +230,7 @@ class ChunkedArray(ABC):
         raise NotImplementedError
 
     def _piece_sums(self, start: int, stop: int, j: int, first: int, n_pieces: int) -> Sums:
-        """Return stored checksums of pieces of frames ``start:stop`` of a column, (frames, pieces)."""
+        """Return checksums of `n_pieces` of frames ``start:stop`` of a column, (frames, pieces)."""
         raise NotImplementedError
 
     def _decode(

@@ -324,7 +324,7 @@ def labels_in(manifest: Mapping[str, Any]) -> list[str]:
 def check_members(
     path: Path, members: Mapping[str, Path], required_file: str | None = None
 ) -> None:
-    """Raise CorruptLayoutError if a trajectory of an ensemble lacks its file, or one in its folder."""
+    """Raise CorruptLayoutError if a trajectory of an ensemble is missing, or a file in it."""
     for label, member in members.items():
         if label in ("", ".", "..") or "/" in label or "\0" in label:
             raise CorruptLayoutError(

@@ -82,9 +82,7 @@ class GenericLayout(Layout):
     """
 
     name = "generic"
-    facts = FormatFacts(
-        options=None,
-    )
+    facts = FormatFacts(options=None)
 
     _frames: ForeignFrames
     _factor: np.float32

@@ -132,9 +132,7 @@ class GSDLayout(GenericLayout):
     """A GSD file of HOOMD's schema."""
 
     name = "gsd"
-    facts = FormatFacts(
-        options=frozenset({"dt", "length_unit"}),
-    )
+    facts = FormatFacts(options=frozenset({"dt", "length_unit"}))
 
     @classmethod
     def sniff(cls, path: Path) -> bool:

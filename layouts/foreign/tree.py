@@ -128,7 +128,7 @@ class Sampling:
         self.has_steps = True
 
     def rows(self, name: str, start: int, stop: int) -> tuple[int, int, NDArray[np.bool_] | None]:
-        """Return an element's first row and end, and a mask of the frames that have one; None: all."""
+        """Return an element's first row and end, and a mask of frames that have one; None: all."""
         if not self._rows:
             return start, stop, None
         rows = self._rows[name][start:stop]

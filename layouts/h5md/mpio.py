@@ -198,8 +198,8 @@ class H5MDMPIOWriter(H5MDWriter):
     def store_together(self, items: Sequence[EncodedChunk]) -> None:
         """Write a piece while all other ranks write theirs (collective); raises OutputError.
 
-        `items`: what `encode` has returned; empty on a rank that has no piece. After an error, other
-        ranks may wait in HDF5 forever: the program has to be ended without closing the file.
+        `items`: what `encode` has returned; empty on a rank that has no piece. After an error,
+        others may wait in HDF5 forever: the program has to be ended without closing the file.
         """
         by_array = {tuple(item.key.split("/")[:2]): item for item in items}
         for key in self._arrays:

@@ -546,7 +546,7 @@ def extend_index(path: Path, marks: FrameMarks, stored: FrameIndex) -> FrameInde
 
 
 def scan_part(path: Path, marks: FrameMarks, part: int, n_parts: int) -> ScannedPart | None:
-    """Find the frames that begin in one of `n_parts` equal parts of a file; None if it has others."""
+    """Find the frames that begin in one of `n_parts` equal parts of a file; None on damage."""
     with OpenFile(path) as file:
         begin, end = (file.nbytes * k // n_parts for k in (part, part + 1))
         with in_flight([ByteRange(file, begin, end - begin)]):

@@ -37,9 +37,7 @@ class RestartLayout(Layout):
     """A restart file; all of it is read when it is opened."""
 
     name = "restart"
-    facts = FormatFacts(
-        suffixes=(".ncrst", ".rst7", ".restrt", ".inpcrd"),
-    )
+    facts = FormatFacts(suffixes=(".ncrst", ".rst7", ".restrt", ".inpcrd"))
 
     @classmethod
     def sniff(cls, path: Path) -> bool:

@@ -62,9 +62,7 @@ class ChainLayout(Layout):
     """
 
     name = "chain"
-    facts = FormatFacts(
-        options=None,
-    )
+    facts = FormatFacts(options=None)
     sources: tuple[Layout, ...] = ()
     _step_notes: tuple[str, ...] = ()
     # `_opened_state` is info, infos of the sources, joining, boundaries.

@@ -174,9 +174,7 @@ class ViewLayout(Layout):
     """
 
     name = "view"
-    facts = FormatFacts(
-        options=frozenset({"source", "frames", "atoms", "unreadable"}),
-    )
+    facts = FormatFacts(options=frozenset({"source", "frames", "atoms", "unreadable"}))
 
     def __init__(
         self,
