@@ -54,22 +54,21 @@ class BackendLayout(Layout):
         """Open it, and set `_backend`; see `Layout._open`."""
 
     def _open(self) -> TrajectoryInfo:
-        info = self._reopen_or_open()
-        assert self._backend is not None
-        # A call in between would take a third of the time of a small read.
-        self._read_into = self._backend.read_into  # type: ignore[method-assign]
-        return info
-
-    def _reopen_or_open(self) -> TrajectoryInfo:
-        """Open the file again from what another process found in it, or else from scratch."""
+        info: TrajectoryInfo | None = None
         if self._opened_state is not None:
             # Copied, since open files of the original must not be shared.
             info, backend = copy.deepcopy(self._opened_state)
             if backend.reopen():
                 self._backend = backend
-                return cast(TrajectoryInfo, info)
-            backend.close()
-        return self._open_from_scratch()
+            else:
+                backend.close()
+                info = None
+        if info is None:
+            info = self._open_from_scratch()
+        assert self._backend is not None
+        # A call in between would take a third of the time of a small read.
+        self._read_into = self._backend.read_into  # type: ignore[method-assign]
+        return info
 
     def preopened(self) -> Layout:
         """Return a layout that pickles with the tables of an output of mdio.

@@ -29,6 +29,7 @@ from mdio.core.errors import (
     named_read_error,
 )
 from mdio.core.files.in_flight import ByteRange, Opening, Prefetch
+from mdio.core.files.marks import manifest_in
 from mdio.core.files.reading import Closing
 from mdio.core.files.store import store_at, to_path
 from mdio.core.frames import FIELDS, AtomIndices, FrameBlock, Stretch, TrajectoryInfo, is_masked
@@ -195,8 +196,6 @@ class FormatFacts:
     """Whether an output is a folder of files."""
     in_segments: bool = False
     """Whether the number of files of an output can be chosen."""
-    in_chunks: bool = False
-    """Whether arrays are cut into chunks, which can be compressed."""
     keeps_columns: bool = False
     """Whether box, time and step are stored exactly; other formats round them to their fields."""
     keeps_topology: bool = False
@@ -559,9 +558,9 @@ class Layout(Closing, ABC):
             raise damage from error
 
     @classmethod
-    def uuid_at(cls, path: Path) -> str | None:  # noqa: ARG003
+    def uuid_at(cls, path: Path) -> str | None:
         """Return the identity of the output of mdio that is at `path` now; None if it has none."""
-        return None
+        return (manifest_in(path) or {}).get("uuid")
 
     @property
     def stored_times(self) -> StoredTimes:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from threading import local
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,8 +28,9 @@ from mdio.core.files.piece_sums import (
     widen_to_pieces,
 )
 from mdio.core.files.reading import Buffer, OpenFile
-from mdio.core.frames import AtomIndices, array_to_fill
+from mdio.core.frames import AtomIndices
 from mdio.core.kernels import crc32c, gather_atoms, unshuffle
+from mdio.layouts.codecs.quantised import Scratch
 
 FloatArray = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
@@ -90,26 +90,8 @@ def select_atoms(
     return source, None if atoms is None else atoms - low
 
 
-class _Scratch(local):
-    """Memory of a thread for bytes that are decoded at once, since fresh pages cost time.
-
-    All arrays share it, since hundreds of them are open for an ensemble.
-    """
-
-    def __init__(self) -> None:
-        self._buffer = np.empty(0, np.uint8)
-
-    def take(self, nbytes: int) -> Bytes:
-        """Return `nbytes`, valid until the next call; large buffers are not kept."""
-        if nbytes > SCRATCH_NBYTES:
-            return array_to_fill((nbytes,), np.uint8)
-        if self._buffer.nbytes < nbytes:
-            self._buffer = array_to_fill((nbytes,), np.uint8)
-        return self._buffer[:nbytes]
-
-
-_scratch = _Scratch()
-SCRATCH_NBYTES = 64 << 20
+_scratch = Scratch()
+"""All arrays share it, since hundreds of them are open for an ensemble."""
 RUN_NBYTES = 4 << 20
 """Bytes that are read before their checksum is computed: many enough for file systems to be fast,
 ..."""
@@ -455,7 +437,7 @@ class ChunkedArray(ABC):
     def _encoded(self, i: int, j: int, *, verify: bool) -> tuple[OpenFile, Bytes]:
         """Return the stored bytes of a chunk, valid until the next call in this thread."""
         file, offset, nbytes = self.locate(i, j)
-        encoded = _scratch.take(nbytes + self.trailer_nbytes)
+        encoded = _scratch.buffer("encoded", nbytes + self.trailer_nbytes)
         self._fill(i, j, file, offset, encoded)
         if verify and (self.plain or not self.sums_of_decoded):
             self._compare(i, j, file, crc32c(encoded[:nbytes]), encoded[nbytes:])

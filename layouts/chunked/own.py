@@ -36,6 +36,13 @@ if TYPE_CHECKING:
 
 Array = TypeVar("Array", bound=ChunkedArray)
 
+UNITS = {
+    "positions": "Angstrom",
+    "velocities": "Angstrom ps-1",
+    "forces": "kJ mol-1 Angstrom-1",
+}
+"""Names of mdio's units in H5MD, by field."""
+
 
 class OwnOutput(ABC, Generic[Array]):
     """An output of mdio, open for reading.

@@ -31,7 +31,13 @@ MAX_CHUNK_NBYTES = 64 << 20
 """Chunks are kept in memory; arrays with larger chunks are read through HDF5, in parts."""
 SLAB_NBYTES = 64 << 20
 """Bytes that are read at a time if HDF5 cannot read into the caller's array."""
-NO_OFFSET = -1
+MAX_COMPRESSION_RATIO = 100_000
+"""No trajectory compresses so well: a dataset that is larger by more was never written."""
+
+
+def was_written(dataset: h5py.Dataset) -> bool:
+    """Return whether the file can hold all numbers that a dataset of it claims."""
+    return bool(dataset.nbytes <= MAX_COMPRESSION_RATIO * max(dataset.id.get_storage_size(), 1))
 
 
 class ForeignChunks(ChunksInFile):
@@ -119,7 +125,7 @@ def chunks_of(dataset: h5py.Dataset, file: OpenFile) -> ForeignChunks | None:
         or (dataset.chunks is not None and not hasattr(dataset.id, "chunk_iter"))
     ):
         return None
-    offset = np.full((-(-n_frames // frames), -(-n_atoms // atoms)), NO_OFFSET, np.int64)
+    offset = np.full((-(-n_frames // frames), -(-n_atoms // atoms)), -1, np.int64)
     if dataset.chunks is not None:
 
         def set_offset(chunk: h5py.h5d.StoreInfo) -> None:

@@ -21,7 +21,7 @@ from mdio.core.files.fingerprint import read_head
 from mdio.core.frames import AtomIndices, Flaws, FrameBlock, TrajectoryInfo
 from mdio.core.topology import BONDS, RESINDEX, SEGINDEX, Texts, Topology
 from mdio.layouts.base import FormatFacts, Layout, redundant_option_error
-from mdio.layouts.foreign.hdf5 import Datasets, check_heaps
+from mdio.layouts.foreign.hdf5 import Datasets, check_heaps, was_written
 from mdio.layouts.foreign.tree import as_source_error
 from mdio.layouts.foreign.units import made_up, spelled_factor
 
@@ -35,9 +35,6 @@ UNITS = {
     "cell_angles": "degrees",
 }
 """Units of the convention, for arrays that name none."""
-MAX_COMPRESSION_RATIO = 100_000
-"""Most bytes of an array for each stored byte: no compressor does better, so that a file with more
-was not written completely."""
 
 
 class MDTrajLayout(Layout):
@@ -81,7 +78,7 @@ class MDTrajLayout(Layout):
             )
         if array.shape != shape:
             raise SourceError(f"{self.path}: {name} has shape {array.shape}, expected {shape}")
-        if array.nbytes > MAX_COMPRESSION_RATIO * max(array.id.get_storage_size(), 1):
+        if not was_written(array):
             raise SourceError(f"{self.path}: {name} claims {array.nbytes} bytes, few are stored")
         return array
 

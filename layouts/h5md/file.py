@@ -118,7 +118,12 @@ def create_file(
         if plan.compression is None:
             for array in plan.arrays:
                 dataset = file[value_path(array.group, array.field)]
-                chunks[array.group, array.field] = _offsets(dataset, array)
+                table = (
+                    run_table(dataset, array.chunk_frames)
+                    if array.contiguous
+                    else chunk_table(dataset)
+                )
+                chunks[array.group, array.field] = table[0]
     if plan.writing.direct:
         from mdio.core.files.writing import WrittenFile  # only writing needs it
 
@@ -202,12 +207,6 @@ def create_columns(file: h5py.File, plan: LayoutPlan) -> tuple[Column, Column, C
         if "box" not in group:
             group["box"] = box
     return time, step, create_column(file, BOX, (plan.n_frames, 6), "<f4")
-
-
-def _offsets(dataset: h5py.Dataset, array: ArrayPlan) -> NDArray[np.int64]:
-    if array.contiguous:
-        return run_table(dataset, array.chunk_frames)[0]
-    return chunk_table(dataset)[0]
 
 
 def run_table(dataset: h5py.Dataset, n_frames: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -442,26 +441,6 @@ def array_values(
     if step is not None and plan.compression not in WITHOUT_LEVEL:
         values = round_to_step(values, step)
     return values
-
-
-def missing_chunks(
-    stored: Mapping[tuple[str, str], NDArray[np.bool_]],
-    arrays: Mapping[tuple[str, str], ArrayPlan],
-    n_frames: int,
-) -> str | None:
-    """Return a text on chunks that were not stored; None if all were."""
-    for (group, field), is_stored in stored.items():
-        if not is_stored.all():
-            i, j = (int(n) for n in np.argwhere(~is_stored)[0])
-            array = arrays[group, field]
-            first = i * array.chunk_frames
-            return (
-                f"{int((~is_stored).sum())} of {is_stored.size} chunks of {field} of {group} were "
-                f"not stored, the first that of frames {first} to "
-                f"{min(first + array.chunk_frames, n_frames) - 1}, atoms from "
-                f"{j * array.chunk_atoms} on"
-            )
-    return None
 
 
 def split_key(key: str) -> tuple[tuple[str, str], tuple[int, int]]:

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from mdio.core.errors import PlanError
 from mdio.core.frames import ELEMENTS, absent_frames
+from mdio.layouts.chunked.own import UNITS
 from mdio.layouts.manifest import FULL_SYSTEM, runs_from_indices
 
 if TYPE_CHECKING:
@@ -51,13 +52,7 @@ class Flavour:
 
 _FLAVOURS = MappingProxyType(
     {
-        None: Flavour(
-            {
-                "positions": "Angstrom",
-                "velocities": "Angstrom ps-1",
-                "forces": "kJ mol-1 Angstrom-1",
-            }
-        ),
+        None: Flavour(UNITS),
         "gromacs": Flavour(
             {"positions": "nm", "velocities": "nm ps-1", "forces": "kJ mol-1 nm-1"},
             {"positions": 0.1, "velocities": 0.1, "forces": 10.0},

@@ -120,7 +120,6 @@ class H5MDLayout(BackendLayout):
         members="mdio.layouts.h5md.layout:members_at",
         parts="mdio.layouts.h5md.layout:parts_at",
         reads_with=("mdio.layouts.h5md.own",),
-        in_chunks=True,
         keeps_columns=True,
         keeps_topology=True,
         reads_remote=True,

@@ -97,14 +97,6 @@ def require_parallel_hdf5(option: str) -> None:
         )
 
 
-def transfer_list(collective: bool) -> h5p.PropDXID:
-    """Return HDF5's properties for a collective or an independent transfer."""
-    transfer = h5p.create(h5p.DATASET_XFER)
-    if collective:
-        transfer.set_dxpl_mpio(h5fd.MPIO_COLLECTIVE)
-    return transfer
-
-
 class H5MDMPIOWriter(H5MDWriter):
     """Writes an H5MD 1.1 file from several ranks through HDF5's mpio driver.
 
@@ -224,8 +216,11 @@ class H5MDMPIOWriter(H5MDWriter):
         else:
             memory = h5s.create_simple(values.shape)
             space.select_hyperslab((start, 0, 0), values.shape)
+        transfer = h5p.create(h5p.DATASET_XFER)
+        if collective:
+            transfer.set_dxpl_mpio(h5fd.MPIO_COLLECTIVE)
         with as_output_error(self.path):
-            dataset.write(memory, space, values, dxpl=transfer_list(collective))
+            dataset.write(memory, space, values, dxpl=transfer)
 
     def commit(self, record: PieceRecord) -> None:
         super().commit(self._by_chunk(record))

@@ -53,7 +53,6 @@ from mdio.layouts.h5md.file import (
     gzip_level,
     integer_codec,
     is_aligned,
-    missing_chunks,
     power_of_two_step,
     run_table,
     split_key,
@@ -132,7 +131,7 @@ class H5MDWriter(LayoutWriter):
         self._chunk_places: list[ArrayPlaces] = []
         self.manifest_crc32c = 0
         """Checksum of the text of the manifest, once it is written."""
-        self._stored = {key: np.zeros(self._grid(*key), np.bool_) for key in self._arrays}
+        self._stored: set[int] = set()
 
     @classmethod
     def plan_for(cls, info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
@@ -270,11 +269,11 @@ class H5MDWriter(LayoutWriter):
         for chunk_key, crcs in record.crcs.items():
             key, (i, j) = split_key(chunk_key)
             self._crcs[key][i, j] = crcs[0]
-            self._stored[key][i, j] = True
             if key in self._pieces:
                 chunk_frames = self._arrays[key].chunk_frames
                 rows = self._pieces[key][i * chunk_frames : (i + 1) * chunk_frames, j]
                 rows[...] = np.reshape(crcs[1:], (-1, rows.shape[1]))[: len(rows)]
+        self._stored.add(record.start)
         self.places.time.write(self._raw_file.fileno(), record.start, record.time, self.path)
         self.places.step.write(self._raw_file.fileno(), record.start, record.step, self.path)
         self.places.box.write(self._raw_file.fileno(), record.start, record.box, self.path)
@@ -284,9 +283,7 @@ class H5MDWriter(LayoutWriter):
 
     def finish(self) -> None:
         """Add edges, checksums, the manifest and, last, the seal; flush and close."""
-        missing = missing_chunks(self._stored, self._arrays, self.plan.n_frames)
-        if missing is not None:
-            raise OutputError(f"{self.path}: {missing}; convert again")
+        self.check_complete(self._stored)
         with as_output_error(self.path):
             output = self._handle_file or OutputFile(self.path, "r+", self._written, libver=LIBVER)
             self._handle_file = output

@@ -359,6 +359,11 @@ class ScannedLayout(IndexedLayout):
         # The file may have grown since it was opened.
         self._file.nbytes = max(self._file.nbytes, self._index.end)
 
+    @property
+    def _readable_frames(self) -> Sequence[int]:
+        """Numbers of all frames but those that are damaged."""
+        return range(self._index.n_frames) if self._intact_frames is None else self._intact_frames
+
     def _sample_frames(self, count: int) -> list[int]:
         """Return the numbers of `count` frames at most: the first ones, some, and the last.
 

@@ -256,21 +256,16 @@ class TRRLayout(ScannedLayout):
         raw = self._file.read(int(self._index.offsets[frame]), FIXED_NBYTES)
         return checked_header(raw, self.path, frame, self._index.n_atoms)
 
-    def _headers(self, frames: Sequence[int]) -> Iterator[FrameHeader]:
-        """Yield the headers of ascending frames; in a store, all are in flight."""
-        heads = self._file.heads(self._index.offsets[list(frames)].tolist(), FIXED_NBYTES)
-        for frame, raw in zip(frames, heads, strict=True):
-            yield checked_header(raw, self.path, frame, self._index.n_atoms)
-
     def _positions(self) -> ChunkTable | None:
         """Return the table of positions, if all frames have the same fields."""
         _ = self.info
-        n_frames = self._index.n_frames
         first = self._frame_header(0)
-        if "positions" not in first.present or any(
-            header != first for header in self._headers(range(1, n_frames))
-        ):
+        if "positions" not in first.present:
             return None
+        heads = self._file.heads(self._index.offsets[1:].tolist(), FIXED_NBYTES)
+        for frame, raw in enumerate(heads, 1):
+            if checked_header(raw, self.path, frame, self._index.n_atoms) != first:
+                return None
         planes = np.array([first.field_offset("positions")], np.int64)
         stored = {"dtype": f">f{first.itemsize}", "unit": "nm"}
         offsets, n_atoms = self._index.offsets, self._index.n_atoms
@@ -285,10 +280,7 @@ class TRRLayout(ScannedLayout):
         kinds = self._sizes_and_fields(sorted(frames))
         sizes = {nbytes for nbytes, _ in kinds}
         if len(sizes) < len(kinds):  # frames of one size have different fields
-            all_frames = (
-                range(self._index.n_frames) if self._intact_frames is None else self._intact_frames
-            )
-            kinds = self._sizes_and_fields(all_frames)
+            kinds = self._sizes_and_fields(self._readable_frames)
         sets = [{*present} for _, present in kinds]
         present = set().union(*sets)
         if not present:

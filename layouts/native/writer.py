@@ -19,7 +19,6 @@ from typing import IO, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.errors import OutputError
 from mdio.core.files.publish import output_errors
 from mdio.core.files.writing import WrittenFile, copy_bytes, write_all
 from mdio.core.frames import FrameBlock, TrajectoryInfo
@@ -129,12 +128,7 @@ class FileWriter(LayoutWriter):
 
     def finish(self) -> None:
         """Check that all pieces were stored, write the header, flush."""
-        missing = [piece for piece in self.plan.write_tasks() if piece[0] not in self._columns]
-        if missing:
-            raise OutputError(
-                f"{self.path}: {len(missing)} pieces were never stored, the first being frames "
-                f"{missing[0][0]} to {missing[0][1] - 1}; convert again"
-            )
+        self.check_complete(self._columns)
         columns = [self._columns[start] for start in sorted(self._columns)]
         time, step = (np.concatenate(column) for column in zip(*columns, strict=True))
         with output_errors(self.path):

@@ -202,10 +202,7 @@ class XTCLayout(ScannedLayout):
         frames = [0] if reads_first_only else self._sample_frames(N_SAMPLED)
         precisions = {*self._precisions(frames)}
         if len(precisions) > 1:
-            intact = self._intact_frames
-            precisions = {
-                *self._precisions(range(self._index.n_frames) if intact is None else intact)
-            }
+            precisions = {*self._precisions(self._readable_frames)}
         return max((one for one in precisions if one is not None), default=None)
 
     def _precisions(self, frames: Sequence[int]) -> Iterator[float | None]:

@@ -28,7 +28,7 @@ from mdio.layouts.base import Layout
 from mdio.layouts.native import NATIVE_FORMATS
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.registry import layout_class
-from mdio.layouts.segments.files import Segment, read_sums, segment_name
+from mdio.layouts.segments.files import Segment, file_crc, read_sums, segment_name
 from mdio.layouts.segments.layout import SegmentsLayout
 from mdio.layouts.segments.writer import SegmentsWriter
 from mdio.layouts.tables import FrameTable
@@ -121,14 +121,10 @@ class SegmentsCopier(SegmentsWriter):
         path = self._file(self._segment_number(record.start))
         if stands_for_sent(path):
             return True
-        crc = 0
         try:
-            with path.open("rb", buffering=0) as file:
-                while data := file.read(RUN_NBYTES):
-                    crc = crc32c(data, crc)
+            return file_crc(path) == record.crcs["file"][0]
         except OSError:
             return False
-        return crc == record.crcs["file"][0]
 
     def _copy_segment(self, number: int, start: int, stop: int) -> SegmentSums:
         """Copy the frames of a segment."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import partial
@@ -16,7 +15,6 @@ from numpy.typing import NDArray
 from mdio.core.blocks import FrameRuns, runs_of_parts
 from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.core.files.in_flight import Opening
-from mdio.core.files.marks import read_regular
 from mdio.core.files.reading import OpenFile
 from mdio.core.files.remote.places import Redirect
 from mdio.core.frames import AtomIndices, Flaws, FrameBlock, TrajectoryInfo
@@ -92,14 +90,6 @@ class SegmentsLayout(Layout):
         """The segments, in order."""
         _ = self.info
         return self._segments
-
-    @classmethod
-    def uuid_at(cls, path: Path) -> str | None:
-        try:
-            uuid = json.loads(read_regular(path / MANIFEST))["uuid"]
-        except (OSError, ValueError, TypeError, KeyError, RecursionError):
-            return None
-        return uuid if isinstance(uuid, str) else None
 
     def _open(self) -> TrajectoryInfo:
         if self._opened_state is None:

@@ -83,7 +83,6 @@ class ZarrLayout(BackendLayout):
         members="mdio.layouts.zarr.tree:members_in",
         reads_with=("mdio.layouts.zarr.own",),
         is_folder=True,
-        in_chunks=True,
         decodes_frames=WITHOUT_LEVEL,
         keeps_columns=True,
         keeps_topology=True,
@@ -150,13 +149,3 @@ class ZarrLayout(BackendLayout):
 
     def _damage(self, error: Exception, failure: str) -> CorruptLayoutError | None:  # noqa: ARG002
         return _damage_error(self.path, error) if isinstance(error, UNEXPECTED) else None
-
-    @classmethod
-    def uuid_at(cls, path: Path) -> str | None:
-        try:
-            with Folder(path) as root:
-                node = read_metadata(root)
-            uuid = node["attributes"]["mdio"]["uuid"]
-        except (OSError, LookupError, TypeError):
-            return None
-        return uuid if isinstance(uuid, str) else None

@@ -27,7 +27,7 @@ from mdio._version import __version__
 from mdio.core.errors import CorruptLayoutError, PlanError
 from mdio.core.files.piece_sums import pieces_of_row
 from mdio.core.frames import ELEMENTS
-from mdio.layouts.chunked.own import check_members, labels_in
+from mdio.layouts.chunked.own import UNITS, check_members, labels_in
 from mdio.layouts.codecs.compressors import (
     QUANTISED_NAME,
     Compressor,
@@ -44,11 +44,6 @@ if TYPE_CHECKING:
     from mdio.layouts.plan import ArrayPlan, LayoutPlan
 
 
-FIELD_UNITS = {
-    "positions": "Angstrom",
-    "velocities": "Angstrom ps-1",
-    "forces": "kJ mol-1 Angstrom-1",
-}
 TOPOLOGY = "mdio/topology"
 SERIES_FRAMES = 65536
 """Frames in a file of per-frame numbers."""
@@ -116,14 +111,15 @@ def _atom_metadata(plan: LayoutPlan, array: ArrayPlan) -> ArrayMetadata:
     )
 
 
-def atom_path(array: ArrayPlan) -> str:
-    """Return the folder of a per-atom array."""
-    return f"particles/{array.group}/{ELEMENTS[array.field]}/value"
-
-
 def atom_arrays(plan: LayoutPlan) -> dict[str, tuple[ArrayPlan, ArrayMetadata]]:
     """Return the per-atom arrays by folder; raises PlanError for an unavailable compressor."""
-    return {atom_path(array): (array, _atom_metadata(plan, array)) for array in plan.arrays}
+    return {
+        f"particles/{array.group}/{ELEMENTS[array.field]}/value": (
+            array,
+            _atom_metadata(plan, array),
+        )
+        for array in plan.arrays
+    }
 
 
 def series_arrays(plan: LayoutPlan) -> dict[str, SeriesName]:
@@ -206,7 +202,7 @@ def group_nodes(
 def array_nodes(plan: LayoutPlan) -> dict[str, dict[str, Any]]:
     """Return the ``zarr.json`` of every array, by folder."""
     nodes = {
-        path: metadata.to_json({"unit": FIELD_UNITS[array.field]}, ("frame", "atom", "axis"))
+        path: metadata.to_json({"unit": UNITS[array.field]}, ("frame", "atom", "axis"))
         for path, (array, metadata) in atom_arrays(plan).items()
     }
     for path, name in series_arrays(plan).items():

@@ -255,13 +255,7 @@ class ZarrWriter(LayoutWriter):
 
         Publication flushes everything before the output gets its name.
         """
-        missing = [piece for piece in self.plan.write_tasks() if piece[0] not in self._stored]
-        if missing:
-            start, stop = missing[0]
-            raise OutputError(
-                f"{self.path}: {len(missing)} of {len(self.plan.write_tasks())} pieces were never "
-                f"written, the first with frames {start} to {stop - 1}"
-            )
+        self.check_complete(self._stored)
         self._series.finish()
         nodes = group_nodes(self.plan, self._series.periodic.tolist())
         for path, node in nodes.items():
