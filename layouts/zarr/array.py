@@ -127,29 +127,27 @@ class Shard:
 
     def _read_index(self, n_chunks: int) -> list[tuple[int, int]]:
         nbytes = self.file.nbytes
-        index_nbytes = 16 * n_chunks
-        begin = nbytes - index_nbytes - CRC_NBYTES
+        begin = nbytes - 16 * n_chunks - CRC_NBYTES
         if begin < 0:
             raise CorruptLayoutError(
                 f"{self.path}: {nbytes} bytes, too few for an index of {n_chunks} chunks; it is "
                 "truncated, convert the source again"
             )
-        tail = self.file.peek(begin, index_nbytes + CRC_NBYTES)
+        tail = self.file.peek(begin, nbytes - begin)
         if kernels.crc32c(tail[:-CRC_NBYTES]) != int.from_bytes(tail[-CRC_NBYTES:], "little"):
             raise CorruptLayoutError(
                 f"{self.path}: the checksum of its index is wrong; it is truncated or damaged, "
                 "convert the source again"
             )
-        index = np.frombuffer(tail, "<u8", 2 * n_chunks).reshape(n_chunks, 2)
-        stored = index[index[:, 0] != MISSING_CHUNK]
-        if stored.size and (
-            int(stored[:, 1].max()) > begin
-            or int(stored[:, 1].min()) < CRC_NBYTES
-            or int(stored[:, 0].max()) > begin
-            or int(stored.sum(axis=1).max()) > begin
+        entries = np.frombuffer(tail, "<u8", 2 * n_chunks).reshape(n_chunks, 2)
+        index: list[tuple[int, int]] = list(map(tuple, entries.tolist()))
+        if any(
+            size < CRC_NBYTES or offset + size > begin
+            for offset, size in index
+            if offset != MISSING_CHUNK
         ):
             raise CorruptLayoutError(f"{self.path}: its index points outside of the file")
-        return [(int(offset), int(size)) for offset, size in index]
+        return index
 
     def span(self, chunk: int) -> tuple[int, int]:
         """Return offset and size of a chunk, without its crc32c."""
@@ -474,34 +472,27 @@ class SeriesArray:
         if number in self._rows_by_file:
             return self._rows_by_file[number]
         name = f"{self._name}/{self.metadata.file_name(number)}"
-        path = self._root.path / name
         begin = number * self.rows_per_file
         end = min(begin + self.rows_per_file, self.metadata.shape[0])
-        frames = f"(frames {begin} to {end - 1})"
+
+        def damage(text: str) -> CorruptLayoutError:
+            frames = f"(frames {begin} to {end - 1})"
+            return CorruptLayoutError(
+                f"{self._root.path / name}: {text}, convert the source again {frames}"
+            )
+
         expected = self.metadata.chunk_nbytes + CRC_NBYTES
         try:
             data = np.frombuffer(self._root.read(name, expected + 1), np.uint8)
         except FileNotFoundError as error:
-            raise CorruptLayoutError(
-                f"{path}: no such file; it is missing from the tree, convert the source again "
-                f"{frames}"
-            ) from error
+            raise damage("no such file; it is missing from the tree") from error
         if data.nbytes != expected:
-            raise CorruptLayoutError(
-                f"{path}: {data.nbytes} bytes, expected {expected}; it is truncated or damaged, "
-                f"convert the source again {frames}"
-            )
-        stored = int.from_bytes(data[-CRC_NBYTES:].tobytes(), "little")
+            raise damage(f"{data.nbytes} bytes, expected {expected}; it is truncated or damaged")
         crc = kernels.crc32c(data[:-CRC_NBYTES])
-        if crc != stored:
-            raise CorruptLayoutError(
-                f"{path}: its checksum is wrong; it is damaged, convert the source again {frames}"
-            )
+        if crc != int.from_bytes(data[-CRC_NBYTES:].tobytes(), "little"):
+            raise damage("its checksum is wrong; it is damaged")
         if self._crcs is not None and crc != self._crcs[number]:
-            raise CorruptLayoutError(
-                f"{path}: not what was written there, though intact: a file of another output is "
-                f"in its place, convert the source again {frames}"
-            )
+            raise damage("not what was written there, though intact: a file of another output")
         numbers = data[:-CRC_NBYTES].view(DTYPES[self.metadata.dtype])
         rows: Numbers = numbers.reshape(self.metadata.file_shape)[: end - begin]
         while len(self._rows_by_file) >= self._max_cached_files:
