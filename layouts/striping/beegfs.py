@@ -21,8 +21,6 @@ from mdio.layouts.striping.stripes import (
     stripe_request,
 )
 
-STRIPES_ARE_SERVERS = True
-"""Whether a file is on as many servers as it has stripes, and on no others."""
 UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _CHUNK = re.compile(r"^\+ Chunksize: *(\d+)([KMG]?)i?B? *$", re.MULTILINE | re.IGNORECASE)
 _TARGETS = re.compile(r"^\+ Number of storage targets: *(?:desired: *)?(\d+)", re.MULTILINE)

@@ -22,8 +22,6 @@ from mdio.layouts.striping.stripes import (
     stripe_request,
 )
 
-STRIPES_ARE_SERVERS = False
-"""Whether a file is on as many servers as it has stripes, and on no others."""
 OBJECT_NBYTES = 64 << 20
 """Size of objects that are filled in turn; by default servers take objects up to 128 MiB."""
 

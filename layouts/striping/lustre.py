@@ -25,8 +25,6 @@ from mdio.layouts.striping.stripes import (
 if TYPE_CHECKING:
     from mdio.layouts.plan import LayoutPlan
 
-STRIPES_ARE_SERVERS = True
-"""Whether a file is on as many servers as it has stripes, and on no others."""
 _SETTING = re.compile(
     r"(?<![\w.])(?:lmm_)?(stripe_count|stripe_size|pattern|pool):[ \t]*(\S+)"
     r"|(?<!\w)lcme_(extent\.e_start|extent\.e_end):[ \t]*(\S+)"

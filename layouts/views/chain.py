@@ -119,14 +119,7 @@ class ChainLayout(Layout):
                     f"follow, has {first.n_atoms}; join trajectories of the same atoms"
                 )
         if self._joining is None:
-            self._joining = join(
-                self._infos,
-                [stored.has_times for stored in stored_times],
-                self._read_times,
-                self.overlap,
-                [stored.step_ps for stored in stored_times],
-                [stored.has_steps for stored in stored_times],
-            )
+            self._joining = join(self._infos, stored_times, self._read_times, self.overlap)
         self._step_notes = self._notes_on_steps(self._joining, stored_times)
         self._select_sources()
         return self._describe()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from mdio.core.errors import SourceError
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.words import frames_text, number_text, plural
+from mdio.layouts.base import StoredTimes
 from mdio.layouts.views import KEEP_ALL, check_overlap
 
 RUN_FRAMES = 65536
@@ -57,32 +58,29 @@ def parts_of(file: NDArray[np.int64], frame: NDArray[np.int64]) -> list[tuple[in
 
 def join(
     infos: Sequence[TrajectoryInfo],
-    has_times: Sequence[bool],
+    stored: Sequence[StoredTimes],
     read: ReadTimes,
     overlap: str | None,
-    steps_ps: Sequence[float | None] = (),
-    has_steps: Sequence[bool] = (),
 ) -> Joining:
     """Decide which frames of which files follow each other; raises PlanError or SourceError.
 
     Only times are read, and only of frames that may be duplicates. For formats that number
-    integration steps but have no times, steps are used instead of times.
+    integration steps but have no times, steps are used instead of times. If a file has neither,
+    files are joined in input order.
 
-    `infos`: one for each file, in input order. `has_times`: whether a file stores times; if one
-    does not, files are joined in input order. `read`: reads times and steps. `overlap`: one of
-    `OVERLAPS`; None is the default, which joins all frames in input order if a file is given more
-    than once. `steps_ps`: length of an integration step, for files whose times follow from step
-    numbers (DCD): where it changes, times of two files are comparable only if the user says so.
-    `has_steps`: whether a file without times numbers its steps.
+    `infos`, `stored`: one for each file, in input order. `read`: reads times and steps. `overlap`:
+    one of `OVERLAPS`; None is the default, which joins all frames in input order if a file is given
+    more than once. Where the length of an integration step changes, times of two files that follow
+    from step numbers (DCD) are comparable only if the user says so.
     """
     check_overlap(overlap)
     numbers = [number for number, info in enumerate(infos) if info.n_frames]
     all_frames = Joining(tuple((n, 0, infos[n].n_frames) for n in range(len(infos))))
     if overlap == KEEP_ALL or len(numbers) < 2:
         return all_frames
-    by_steps = bool(has_steps) and all(has_steps[n] for n in numbers)
-    if not by_steps and not all(has_times[n] for n in numbers):
-        untimed = next(infos[n] for n in numbers if not has_times[n])
+    by_steps = all(stored[n].has_steps for n in numbers)
+    if not by_steps and not all(stored[n].has_times for n in numbers):
+        untimed = next(infos[n] for n in numbers if not stored[n].has_times)
         if overlap is not None:
             raise SourceError(
                 f"{untimed.path}: its format holds no times by which --overlap {overlap} could be "
@@ -109,7 +107,7 @@ def join(
                 f"{info.time_last_ps:g} {unit}, so that it cannot be joined by time; "
                 f"give --overlap {KEEP_ALL} to join files in the order given"
             )
-    return _Joiner(infos, read, overlap, dict(enumerate(steps_ps)), unit).join(numbers)
+    return _Joiner(infos, stored, read, overlap, unit).join(numbers)
 
 
 def _restarted_times(infos: Sequence[TrajectoryInfo], numbers: Sequence[int]) -> tuple[str, ...]:
@@ -150,13 +148,13 @@ class _Joiner:
     def __init__(
         self,
         infos: Sequence[TrajectoryInfo],
+        stored: Sequence[StoredTimes],
         read: ReadTimes,
         overlap: str | None,
-        steps_ps: Mapping[int, float | None],
         unit: str,
     ) -> None:
-        self.unit = unit
-        self.infos, self.read, self.overlap, self.steps_ps = infos, read, overlap, steps_ps
+        self.infos, self.stored, self.read = infos, stored, read
+        self.overlap, self.unit = overlap, unit
         self.notes: list[str] = []
 
     def join(self, numbers: Sequence[int]) -> Joining:
@@ -202,7 +200,7 @@ class _Joiner:
             )
         if self.overlap is not None:
             return
-        step, following_step = self.steps_ps.get(number), self.steps_ps.get(following)
+        step, following_step = (self.stored[n].step_ps for n in (number, following))
         apart_ps = begin - earlier.time_first_ps
         # A run that counts from its own beginning may have stored its first frame or not.
         is_next = slack < apart_ps <= abs(earlier.dt_ps) + slack
