@@ -38,7 +38,7 @@ class Backend(Protocol):
     def read_into(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
     ) -> None:
-        """Fill `block`; see `Layout.read`."""
+        """Fill `block`."""
 
     def close(self) -> None:
         """Close files."""
@@ -51,7 +51,7 @@ class BackendLayout(Layout):
 
     @abstractmethod
     def _open_from_scratch(self) -> TrajectoryInfo:
-        """Open it, and set `_backend`; see `Layout._open`."""
+        """Open it, and set `_backend`."""
 
     def _open(self) -> TrajectoryInfo:
         info: TrajectoryInfo | None = None
@@ -92,7 +92,6 @@ class BackendLayout(Layout):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Notes of `Layout.notes`, and those from opening."""
         return (*super().notes, *getattr(self.backend, "notes", ()))
 
     def _read_into(
@@ -131,7 +130,7 @@ class BackendLayout(Layout):
         return topology
 
     def units(self) -> Iterator[Unit]:
-        """Yield all units to check, also those of groups; see `Layout.units`."""
+        """Yield all units to check, also those of groups."""
         yield from getattr(self.backend, "units", super().units)()
 
     def _close(self) -> None:

@@ -245,7 +245,6 @@ class UnitReads:
         return table
 
     def close(self) -> None:
-        """Close all units."""
         for unit in (*self._open_units.values(), *self._tables.values()):
             if unit is not None:
                 unit.close()

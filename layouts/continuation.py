@@ -129,7 +129,6 @@ class ZarrContinuation(Continuation):
     old: ZarrLayout
 
     def plan(self, info: TrajectoryInfo) -> LayoutPlan:
-        """Plan the same shards and chunks."""
         plan = self.plan_like_old(info)
         self._check_metadata(plan.replace(n_frames=self.old.info.n_frames))
         self.n_reused = self.stop // plan.piece_frames * plan.piece_frames
@@ -148,7 +147,6 @@ class ZarrContinuation(Continuation):
                 raise self.mismatch_error()
 
     def reuse_units(self, writer: LayoutWriter) -> None:
-        """Link the shards, and commit their checksums."""
         from mdio.layouts.zarr.tree import atom_arrays
 
         plan, tree = writer.plan, cast("OwnTree", self.old.backend)
@@ -178,7 +176,6 @@ class SegmentsContinuation(Continuation):
         return segments
 
     def plan(self, info: TrajectoryInfo) -> LayoutPlan:
-        """Plan new segments as long as the first."""
         from mdio.layouts.segments.files import read_sums
 
         if read_sums(self.old.path, self.manifest, 0) is None:
@@ -194,7 +191,6 @@ class SegmentsContinuation(Continuation):
         )
 
     def reuse_units(self, writer: LayoutWriter) -> None:
-        """Link the segments."""
         from mdio.layouts.segments.files import read_sums
 
         adopted = []
@@ -231,7 +227,6 @@ class H5MDContinuation(Continuation):
         return plan
 
     def reuse_units(self, writer: LayoutWriter) -> None:
-        """Copy the chunks."""
         for start, stop in writer.plan.write_tasks():
             if stop <= self.n_reused:
                 items = read_encoded_chunks(self.old, start, stop)

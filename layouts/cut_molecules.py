@@ -138,7 +138,6 @@ class WithoutCell:
     """Finds frames without a unit cell, of which nearest images are not known."""
 
     def frames(self, block: FrameBlock) -> NDArray[np.int64]:
-        """Return numbers of these frames, (n,)."""
         return np.flatnonzero(~block.box[:, :3].any(axis=1))
 
     def note(self, frames: Sequence[int], n_frames: int, *, per_frame: bool) -> str:

@@ -50,12 +50,10 @@ class FrameTable:
 
     @property
     def n_frames(self) -> int:
-        """Number of frames F."""
         return len(self.edges) - 1
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all frames."""
         return int(self.edges[-1] - self.edges[0])
 
     def may_hold_nonfinite(self, data: memoryview) -> bool:
@@ -69,7 +67,6 @@ class FrameTable:
         return bool((np.frombuffer(data, np.uint32) & mask).max(initial=0) == mask)
 
     def part(self, start: int, stop: int) -> FrameTable:
-        """Return the table of frames ``start:stop`` of these."""
         edges = self.edges[start : stop + 1]
         return replace(self, edges=edges, first=self.first + start)
 

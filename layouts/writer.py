@@ -85,7 +85,7 @@ class OutputMeta:
     topology: Topology | None = None
     """Topology of the atoms that are kept."""
     frame_data: Mapping[str, NDArray[Any]] | None = None
-    """Numbers of each frame that is kept; see `Layout.frame_data`."""
+    """Numbers of each frame that is kept."""
     striping: Mapping[str, Any] | None = None
     """Stripes as requested and as applied."""
     not_finite: NotFinite | None = None

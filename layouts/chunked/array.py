@@ -225,12 +225,10 @@ class ChunkedArray(ABC):
         raise NotImplementedError
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state without decoded chunks."""
         emptied = {"_decoded_row": -1, "_last_partial_row": -1, "_decoded": {}}
         return {**self.__dict__, **emptied, "_last_selection": None}
 
     def close(self) -> None:
-        """Drop decoded chunks."""
         self._decoded_row = self._last_partial_row = -1
         self._decoded.clear()
 
@@ -393,7 +391,6 @@ class ChunkedArray(ABC):
     def _read_chunk(
         self, rows: RowFrames, column: ColumnAtoms, out: FloatArray, *, alone: bool
     ) -> None:
-        """Fill the column's part of `out` with the requested frames and atoms of one chunk."""
         j, atoms, n_atoms, target, span = column
         if span is not None:
             source = self._read_rows(rows, j, *span)

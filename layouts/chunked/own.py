@@ -78,7 +78,6 @@ class OwnOutput(ABC, Generic[Array]):
         self.groups = StoredGroups(group_atoms)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state without `_columns_run`."""
         return {name: value for name, value in self.__dict__.items() if name != "_columns_run"}
 
     @abstractmethod
@@ -94,7 +93,6 @@ class OwnOutput(ABC, Generic[Array]):
         """Return the stored topology; None if there is none. Raises CorruptLayoutError."""
 
     def topology(self) -> Topology | None:
-        """Return the stored topology of its group, or of all atoms; see `Layout.topology`."""
         data = self._topology_bytes()
         if data is None:
             return None
@@ -108,7 +106,6 @@ class OwnOutput(ABC, Generic[Array]):
         return topology if runs is None else topology.take(indices_from_runs(runs))
 
     def array_plans(self, *, contiguous: bool = False) -> tuple[ArrayPlan, ...]:
-        """Return the plans of the arrays, with their chunks."""
         from mdio.layouts.plan import ArrayPlan  # not needed for reading frames
 
         plans = []
@@ -122,7 +119,6 @@ class OwnOutput(ABC, Generic[Array]):
         return None
 
     def info(self, layout: str) -> TrajectoryInfo:
-        """Return the information on the trajectory of its group."""
         manifest = self.manifest
         time_first_ps: Any = manifest.get("time_first_ps")
         time_last_ps: Any = manifest.get("time_last_ps")
@@ -165,7 +161,6 @@ class OwnOutput(ABC, Generic[Array]):
     def read_into(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
     ) -> None:
-        """Fill `block` with frames; raises CorruptLayoutError."""
         first, last, (time, step, box) = self._columns_run
         if not first <= start <= stop <= last:
             first, last = self._run_in_memory(start, stop)
@@ -194,7 +189,6 @@ class OwnOutput(ABC, Generic[Array]):
     def byte_ranges(
         self, start: int, stop: int, atoms: AtomIndices | None, fields: Sequence[str]
     ) -> Iterator[ByteRange]:
-        """Yield the ranges of chunks that reading `fields` takes; see `Layout.byte_ranges`."""
         if atoms is None or atoms.size:
             group, atoms = self.stored_group(atoms)
             for field in fields:
@@ -226,7 +220,7 @@ class OwnOutput(ABC, Generic[Array]):
         return group, atoms
 
     def _units_of(self, key: tuple[str, str]) -> Iterator[Unit]:
-        """Yield the chunks of an array; see `Layout.units`."""
+        """Yield the chunks of an array."""
         array = self.arrays[key]
         for i, j in np.ndindex(*array.grid):
             first = i * array.chunk_frames
@@ -236,7 +230,6 @@ class OwnOutput(ABC, Generic[Array]):
             yield Unit(array.describe_chunk(i, j), check, frames, key[0], ranges, openings)
 
     def close(self) -> None:
-        """Close files."""
         for array in self.arrays.values():
             array.close()
 
@@ -300,7 +293,6 @@ class Ensemble(ABC):
         self.uuid = str(uuid4())
 
     def create(self) -> None:
-        """Make the folder for the trajectories; raises OSError."""
         self.path.mkdir()
 
     def member_path(self, label: str, *, final: bool = False) -> Path:
@@ -312,7 +304,6 @@ class Ensemble(ABC):
         """Write the manifest, with the trajectories in order; raises OutputError."""
 
     def manifest(self, labels: Sequence[str]) -> dict[str, Any]:
-        """Return the manifest of the ensemble."""
         return {
             "format": "mdio",
             "format_version": 1,

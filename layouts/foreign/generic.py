@@ -154,7 +154,6 @@ class GenericLayout(Layout):
         return info.replace(flaws=info.flaws._replace(made_up=(*assumed, *frames.notes())))
 
     def _frames_of(self, format_name: str | None) -> ForeignFrames:
-        """Return the reader for a format; raises SourceError, OptionError."""
         if format_name is None or (format_name in NATIVE and "format" not in self.options):
             head = read_head(self.path)[:8]
             raise SourceError(
@@ -191,7 +190,6 @@ class GenericLayout(Layout):
             )
 
     def _snapshot(self, frame: int) -> Snapshot:
-        """Return a frame; raises SourceError."""
         snapshot = self._frames.read(frame)
         if snapshot.n_atoms != self._frames.n_atoms:
             raise SourceError(

@@ -99,7 +99,6 @@ class Datasets:
             out[begin - start : end - start] = rows[:, indices - first]
 
     def close(self) -> None:
-        """Close the file, if it was opened here."""
         if self._file is not None:
             self._file.close()
 
@@ -185,13 +184,11 @@ class FileObject(ABC):
         self._position, self._nbytes = 0, nbytes
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Set the position in the file."""
         begin = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._nbytes}[whence]
         self._position = begin + offset
         return self._position
 
     def tell(self) -> int:
-        """Return the position."""
         return self._position
 
     def read(self, nbytes: int) -> bytes:

@@ -137,7 +137,6 @@ class MDTrajLayout(Layout):
         )
 
     def _factor(self, name: str) -> float:
-        """Return the factor from an array's unit to mdio's."""
         unit = self._file[name].attrs.get("units", UNITS[name])
         text = unit.decode("utf-8", "replace") if isinstance(unit, bytes) else str(unit)
         factor = spelled_factor(name, text)

@@ -68,7 +68,6 @@ class Axis:
             self._start, self._increment = child(array.attrs, "offset", 0), array[()]
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Return the numbers of frames ``start:stop``."""
         if self._array is not None:
             values = np.asarray(self._array[start + self._skip : stop + self._skip])
         else:
@@ -143,7 +142,6 @@ class Sampling:
         return self._rows[name] if self._rows else np.arange(self.n_frames)
 
     def steps(self, start: int, stop: int) -> NDArray[Any]:
-        """Return the steps of frames ``start:stop``."""
         if self._steps is not None:
             return self._steps[start:stop]
         return (self._axes[0][0].step or Axis(None)).read(start, stop)
@@ -347,7 +345,6 @@ class ForeignTrajectory(ABC):
         """Fill `out` with the stored numbers, without converting units."""
 
     def _value(self, element: str) -> Any:
-        """Open the values of an element."""
         group = self._group[element]
         array: Any = None if is_array(group) else child(group, "value")
         if not is_array(array) or array.ndim != 3 or array.shape[2] not in (2, 3):
@@ -387,7 +384,6 @@ class ForeignTrajectory(ABC):
         return units.get(field, f"kJ mol-1 {length}-1")
 
     def info(self, layout: str) -> TrajectoryInfo:
-        """Return the information on the trajectory; raises SourceError."""
         for field, array in self._values.items():
             if array.shape[1] != self.n_atoms:
                 raise SourceError(
@@ -435,7 +431,6 @@ class ForeignTrajectory(ABC):
     def read_into(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
     ) -> None:
-        """Fill `block`; raises SourceError."""
         with as_source_error(self.path, f"frames {start} to {stop - 1} cannot be read"):
             block.time[:] = self._sampling.times(start, stop)
             block.step[:] = self._sampling.steps(start, stop)

@@ -144,7 +144,6 @@ class OutputFile:
             raise self._disk.failure
 
     def flush(self) -> None:
-        """Write what HDF5 keeps in memory; raises OSError."""
         with self.raising_disk_errors():
             self.file.flush()
 

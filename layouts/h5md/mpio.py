@@ -231,7 +231,6 @@ class H5MDMPIOWriter(H5MDWriter):
 
     @property
     def _file(self) -> h5py.File:
-        """The file that all ranks share, while it is open."""
         return super()._file if self._handle_shared is None else self._handle_shared
 
     def _by_chunk(self, record: PieceRecord) -> PieceRecord:
@@ -251,7 +250,6 @@ class H5MDMPIOWriter(H5MDWriter):
         return replace(record, crcs=crcs)
 
     def _n_checksums(self, array: ArrayPlan, i: int) -> int:
-        """Return the number of checksums of a chunk; see `chunk_checksums`."""
         if self.plan.compression is not None:
             return 1
         n_rows = array.chunk_frames

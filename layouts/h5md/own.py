@@ -250,7 +250,6 @@ class OwnFile(OwnOutput[PlacedChunks]):
         return self.read_column("topology", 0, self._columns["topology"].shape[0]).tobytes()
 
     def positions(self) -> ChunkTable | None:
-        """Return the table of positions; see `mdio.layouts.tables.Tables`."""
         array = self.arrays[self.group or FULL_SYSTEM, "positions"]
         if not array.plain or self.manifest.get("flavour") is not None:
             return None
@@ -269,7 +268,6 @@ class OwnFile(OwnOutput[PlacedChunks]):
         return (0, self.n_frames) if are_kept else (start, stop)
 
     def units(self) -> Iterator[Unit]:
-        """Yield every column, table and chunk, and the seal; see `Layout.units`."""
         if "table_crc32c" in self.manifest:  # older outputs have no seal
             places = [(array.offset, array.nbytes) for array in self.arrays.values()]
             check = partial(check_seal, self._bytes, places, str(self.path))
@@ -295,7 +293,6 @@ class OwnFile(OwnOutput[PlacedChunks]):
         }
 
     def reopen(self) -> bool:
-        """Open the file in another process; return whether it is still the same file."""
         return self._bytes.reopen()
 
     def close(self) -> None:

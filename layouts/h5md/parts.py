@@ -58,7 +58,6 @@ class Part:
 
     @property
     def stop(self) -> int:
-        """One beyond its last frame."""
         return self.first_frame + self.n_frames
 
 
@@ -124,7 +123,6 @@ class JoinedFile(OwnFile):
         return {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Make the path of the parts absolute."""
         return {**self.__dict__, "folder": self.folder.absolute()}
 
     @cached_property
@@ -207,7 +205,6 @@ class JoinedFile(OwnFile):
             yield from self._open_parts[number].byte_ranges(first, end, atoms, fields)
 
     def units(self) -> Iterator[Unit]:
-        """Yield the file's own columns, each part, and its chunks; see `Layout.units`."""
         yield from super().units()
         for number, part in enumerate(self.parts):
             name = f"{self.folder / part.file}: the part that {self.path.name} refers to"
@@ -233,7 +230,6 @@ class JoinedFile(OwnFile):
         }
 
     def _check_part(self, number: int) -> None:
-        """Open a part and compare it with the file; raises CorruptLayoutError."""
         self._compare_columns(self._open_parts[number], self.parts[number])
 
     def _compare_columns(self, opened: OwnFile, part: Part) -> None:

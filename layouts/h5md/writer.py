@@ -214,7 +214,6 @@ class H5MDWriter(LayoutWriter):
 
     @property
     def _file(self) -> h5py.File:
-        """The file that HDF5 has open."""
         if self._handle_file is None:
             raise OutputError(f"{self.path}: compressed chunks are stored by the owner of the file")
         return self._handle_file.file
@@ -605,7 +604,6 @@ class EarlierRunChunks:
                 yield EncodedChunk(key, data, crcs)
 
     def is_intact(self, record: PieceRecord, plan: LayoutPlan) -> bool:
-        """Return whether the chunks of a piece are intact, by their checksums."""
         try:
             deque(self.read(record, plan), maxlen=0)
         except CorruptLayoutError:

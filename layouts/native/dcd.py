@@ -89,17 +89,14 @@ class DCDHeader:
 
     @property
     def order(self) -> str:
-        """Byte order of all numbers, ``<`` or ``>``."""
         return "<" if self.marker == self.marker.newbyteorder("<") else ">"
 
     @property
     def n_free(self) -> int:
-        """Atoms in each frame after the first."""
         return self.n_atoms if self.free is None else self.free.size
 
     @property
     def cell_nbytes(self) -> int:
-        """Bytes of the unit cell's record."""
         return CELL_NBYTES + 2 * self.marker.itemsize if self.has_cell else 0
 
     def fields(self, frame: int) -> dict[str, RecordField]:
@@ -137,7 +134,6 @@ class DCDHeader:
         return self.cell_nbytes + self.n_dimensions * self.record_nbytes(n_atoms)
 
     def frame_offset(self, frame: int) -> int:
-        """Offset of a frame in the file."""
         if frame == 0:
             return self.nbytes
         first = self.nbytes + self.frame_nbytes(self.n_atoms)
@@ -386,7 +382,6 @@ class DCDLayout(NativeLayout):
 
     @property
     def header(self) -> DCDHeader:
-        """The header; opens the file if need be."""
         _ = self.info
         return self._header
 
@@ -454,12 +449,10 @@ class DCDLayout(NativeLayout):
 
     @property
     def _interval(self) -> int:
-        """Integration steps between frames."""
         return self._header.nsavc or 1
 
     @property
     def stored_times(self) -> StoredTimes:
-        """Times are computed from steps, which are counted; see `Layout.stored_times`."""
         stored = super().stored_times  # opens the file
         return stored._replace(step_ps=self._dt_ps / self._interval)
 

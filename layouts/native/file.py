@@ -98,7 +98,6 @@ class RecordField(NamedTuple):
         return self.dtype.itemsize + sum((n - 1) * stride for n, stride in steps)
 
     def part(self, low: int, high: int) -> RecordField:
-        """Return the part with elements ``low:high``."""
         begin = self.begin + low * self.dtype.itemsize * math.prod(self.shape[1:])
         return self._replace(begin=begin, shape=(high - low, *self.shape[1:]))
 
@@ -377,7 +376,7 @@ class ScannedLayout(IndexedLayout):
 
     @property
     def stretches(self) -> tuple[Stretch, ...]:
-        """Damaged bytes between frames with headers; see `Layout.stretches`."""
+        """Damaged bytes between frames with headers."""
         info = self.info
         if self._intact_frames is None:
             return ()

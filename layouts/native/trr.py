@@ -75,17 +75,14 @@ class FrameHeader:
 
     @property
     def field_nbytes(self) -> int:
-        """Bytes of positions, of velocities or of forces."""
         return 3 * self.n_atoms * self.itemsize
 
     @property
     def frame_nbytes(self) -> int:
-        """Bytes of the whole frame."""
         head = self.head_nbytes + self.box_nbytes + self.skipped_nbytes
         return head + len(self.present) * self.field_nbytes
 
     def field_offset(self, name: str) -> int:
-        """Offset of a field in the frame."""
         head = self.head_nbytes + self.box_nbytes + self.skipped_nbytes
         return head + self.present.index(name) * self.field_nbytes
 

@@ -89,11 +89,9 @@ class FileWriter(LayoutWriter):
         return select_intact(records, self._is_intact)
 
     def _is_intact(self, record: PieceRecord) -> bool:
-        """Read a piece where it is stored."""
         return is_stored(record, self._encoder.frame_nbytes, self.path, self._offset(record.start))
 
     def _offset(self, start: int) -> int:
-        """Return the offset at which the frames from `start` on are stored."""
         assert self._encoder.frame_nbytes is not None
         return self._encoder.header_nbytes + start * self._encoder.frame_nbytes
 

@@ -127,7 +127,6 @@ class SegmentsCopier(SegmentsWriter):
             return False
 
     def _copy_segment(self, number: int, start: int, stop: int) -> SegmentSums:
-        """Copy the frames of a segment."""
         parts = list(self._parts(start, stop))
         path = self._file(number)
         with output_errors(path), path.open("wb", buffering=0) as file:

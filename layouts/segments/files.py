@@ -62,7 +62,6 @@ class Segment:
 
     @property
     def stop(self) -> int:
-        """One beyond its last frame."""
         return self.first_frame + self.n_frames
 
 

@@ -87,7 +87,6 @@ class SegmentsLayout(Layout):
 
     @property
     def segments(self) -> list[Segment]:
-        """The segments, in order."""
         _ = self.info
         return self._segments
 
@@ -123,7 +122,6 @@ class SegmentsLayout(Layout):
         )
 
     def _locate(self, file: str) -> Path:
-        """Return the path of a file of the manifest."""
         self._update_path()
         return Redirect(self.path, self._manifest).path_of(file)
 
@@ -216,7 +214,7 @@ class SegmentsLayout(Layout):
 
     @property
     def stored_times(self) -> StoredTimes:
-        """Without steps where segments do not store the source's; see `Layout.stored_times`."""
+        """Without steps where segments do not store the source's."""
         stored = super().stored_times
         counts_steps = layout_class(self.manifest["container"]).facts.counts_steps
         has_steps = stored.has_steps and not counts_steps
@@ -280,7 +278,7 @@ class SegmentsLayout(Layout):
         return {"segment_frames": tuple(segment.n_frames for segment in self.segments)}
 
     def units(self) -> Iterator[Unit]:
-        """Yield every segment, and damaged tables of checksums; see `Layout.units`."""
+        """Yield every segment, and damaged tables of checksums."""
         has_sums = SUMS_KEY in self.manifest
         if has_sums and sums_problem(self.path, self.manifest) is not None:
             yield Unit(CHECKSUMS_FILE, self._check_sums)

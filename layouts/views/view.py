@@ -232,7 +232,7 @@ class ViewLayout(Layout):
 
     @property
     def joined_layouts(self) -> list[tuple[Layout, int, int]]:
-        """Layouts of which the view has unchanged runs of frames; see `Layout.joined_layouts`."""
+        """Layouts of which the view has unchanged runs of frames."""
         if self.atoms is not None or self.first is None:
             return super().joined_layouts
         return list(
@@ -305,7 +305,6 @@ class ViewLayout(Layout):
         )
 
     def _source_atoms(self, atoms: AtomIndices | None) -> AtomIndices | None:
-        """Return indices in the source of atoms of the view."""
         if atoms is None or self.atoms is None:
             return self.atoms if atoms is None else atoms
         return self.atoms[atoms]

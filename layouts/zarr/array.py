@@ -159,7 +159,6 @@ class Shard:
         return offset, size - CRC_NBYTES
 
     def crc32c(self, chunk: int) -> int:
-        """Return the checksum of a chunk's stored bytes; raises CorruptLayoutError."""
         offset, nbytes = self.span(chunk)
         return kernels.crc32c(self.file.array(offset, nbytes))
 
@@ -245,14 +244,12 @@ class Checksums:
             yield from self._pieces.openings(start, stop)
 
     def read(self) -> None:
-        """Read all tables; raises CorruptLayoutError."""
         for table in (self._decoded, self._stored, self._pieces):
             if table is not None:
                 for number in range(table.metadata.n_files):
                     table.file(number)
 
     def decoded(self, number: int, column: int) -> int:
-        """Return the checksum of a decoded chunk."""
         return int(self._decoded.file(0)[number, column])
 
     def stored(self, number: int, column: int) -> int | None:
@@ -394,7 +391,6 @@ class ShardedChunks(ChunkedArray):
         return chunk
 
     def check(self, i: int, j: int) -> FloatArray:
-        """Return a chunk after comparing all its checksums; raises CorruptLayoutError."""
         chunk = super().check(i, j)
         self._compare_decoded(i, j, chunk)
         if self.plain and self.checksums.has_pieces:
@@ -468,7 +464,6 @@ class SeriesArray:
         self._rows_by_file: dict[int, Numbers] = {}
 
     def file(self, number: int) -> Numbers:
-        """Return the rows of one file; raises CorruptLayoutError."""
         if number in self._rows_by_file:
             return self._rows_by_file[number]
         name = f"{self._name}/{self.metadata.file_name(number)}"
@@ -550,7 +545,6 @@ class TableWriter:
                 self.write(number, buffer)
 
     def write(self, number: int, rows: Numbers) -> None:
-        """Write all rows of a file."""
         for folder in self.folders:
             file = folder / self.metadata.file_name(number)
             self.crcs[number] = write_numbers(file, self.metadata, rows)
@@ -585,7 +579,6 @@ class SeriesWriter:
 
     @property
     def crcs(self) -> dict[str, list[int]]:
-        """The crc32c of the numbers of each file, by array."""
         return {path: self._tables[name].crcs for path, name in self._paths.items()}
 
     def add(self, record: PieceRecord) -> None:

@@ -56,7 +56,6 @@ class Folder(Closing):
             raise _opening_error(path, error) from error
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the open folder, and make the path absolute."""
         return self.__dict__ | {"_fd": None, "path": self.path.absolute()}
 
     def use_redirects(self, manifest: Mapping[str, Any]) -> None:
@@ -65,11 +64,9 @@ class Folder(Closing):
             self._redirect = Redirect(self.path, manifest)
 
     def place(self, name: str) -> Path:
-        """Return the path of a file by its name in the folder."""
         return self.path / name if self._redirect is None else self._redirect.path_of(name)
 
     def reopen(self) -> bool:
-        """Open it in another process; return whether it is still the same folder."""
         if self._object is not None:
             return not self.replaced()
         try:

@@ -187,7 +187,6 @@ class OwnTree(OwnOutput[ShardedChunks]):
         return (begin, end) if len(sizes) == 1 and stop <= end else (start, stop)
 
     def units(self) -> Iterator[Unit]:
-        """Yield every chunk, file of numbers and ``zarr.json``; see `Layout.units`."""
         for (group, field), array in self.arrays.items():
             try:
                 array.checksums.read()
@@ -270,7 +269,6 @@ class OwnTree(OwnOutput[ShardedChunks]):
             yield f"{element}/value", "edges"
 
     def reopen(self) -> bool:
-        """Open the tree in another process; return whether it is still the same tree."""
         return self._root.reopen()
 
     def close(self) -> None:

@@ -276,7 +276,6 @@ class ArrayMetadata:
         return -(-self.shape[0] // self.file_shape[0])
 
     def file_name(self, number: int) -> str:
-        """Return the name of file `number` along the frames."""
         return "c." + ".".join([str(number), *("0" for _ in self.shape[1:])])
 
     def to_json(

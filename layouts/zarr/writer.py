@@ -489,7 +489,6 @@ class ZarrEnsemble(Ensemble):
     """Makes a tree whose groups are trees, one for each trajectory."""
 
     def seal(self, labels: Sequence[str]) -> None:
-        """Write the root's metadata, which name the groups; raises OutputError."""
         root = group_metadata({"mdio": self.manifest(labels)})
         write_file(self.path / METADATA, json.dumps(root).encode())
         flush_tree(self.path / METADATA)

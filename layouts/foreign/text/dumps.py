@@ -84,7 +84,6 @@ class FrameHeader:
 
     @property
     def periodic(self) -> tuple[bool, ...]:
-        """Which axes are periodic."""
         words = [word for word in self.bounds.split() if re.fullmatch("[pfsm]{2}", word)]
         return tuple(word == "pp" for word in words) if len(words) == 3 else (True,) * 3
 
@@ -125,7 +124,6 @@ class LAMMPS(TextFormat):
             )
 
     def _read_header(self, lines: Lines) -> FrameHeader:
-        """Read the header of a frame, up to its atoms."""
         values: dict[str, Any] = {"TIME": None}
         while True:
             line = lines.next()
@@ -169,7 +167,6 @@ class LAMMPS(TextFormat):
         )
 
     def _set_units(self, style: str) -> None:
-        """Set the style of ``ITEM: UNITS``."""
         if style not in (*STYLES, "lj"):
             raise FrameError(f"units {style!r}, expected one of {', '.join(STYLES)}, lj")
         self._style = style if style in STYLES else ""
@@ -239,7 +236,6 @@ class LAMMPS(TextFormat):
 
     @staticmethod
     def _convert(snapshot: Snapshot, units: Units) -> None:
-        """Convert from a style's units to those of MDAnalysis."""
         snapshot.positions *= np.float32(units.length)
         if snapshot.box is not None:
             snapshot.box[:3] *= np.float32(units.length)

@@ -392,7 +392,6 @@ class TextFrames(ForeignFrames):
         return raw.endswith(b"\n") or self.format.is_whole_without_newline(raw)
 
     def _is_blank(self, start: int) -> bool:
-        """Return whether nothing follows."""
         self._file.seek(start)
         while piece := self._file.read(1 << 20):
             if piece.strip():

@@ -64,7 +64,6 @@ class Variable:
 
     @property
     def row_nbytes(self) -> int:
-        """Bytes of one row."""
         return self.dtype.itemsize * math.prod(self.shape[1:])
 
 
@@ -226,7 +225,6 @@ class ClassicFile:
             )
 
     def close(self) -> None:
-        """Close the file."""
         self.file.close()
 
     def n_whole_rows(self, name: str) -> int:

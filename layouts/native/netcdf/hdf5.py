@@ -98,7 +98,6 @@ class HDF5File:
         return values if per_one is None else values / per_one
 
     def close(self) -> None:
-        """Close the file; harmless if it is closed."""
         if self._dataset.isopen():
             self._dataset.close()
         if self._hdf5 is not None:
@@ -143,7 +142,6 @@ class HDF5File:
     def read(
         self, start: int, stop: int, spans: Mapping[str, tuple[int, int]]
     ) -> dict[str, NDArray[Any]]:
-        """Read rows ``start:stop`` of several variables; see `ClassicFile.read`."""
         try:
             return {name: self._rows(name, start, stop, span) for name, span in spans.items()}
         except (OSError, RuntimeError, LookupError, ValueError) as error:
@@ -185,7 +183,6 @@ class _Variable:
 
     @property
     def row_nbytes(self) -> int:
-        """Bytes of one row."""
         return int(self.dtype.itemsize * np.prod(self.shape[1:]))
 
 

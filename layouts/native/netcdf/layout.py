@@ -271,7 +271,6 @@ class NCDFLayout(NativeLayout):
 
     @property
     def data(self) -> ClassicFile | HDF5File:
-        """The opened file, classic or NetCDF-4."""
         _ = self.info
         return self._data
 
@@ -316,7 +315,7 @@ class NCDFLayout(NativeLayout):
         return Tables(frames, self._positions)
 
     def frame_data(self) -> FrameData:
-        """Return temperatures and indices of replica exchange; see `Layout.frame_data`."""
+        """Return temperatures and indices of replica exchange."""
         n_frames, columns_by_name = self.info.n_frames, {}
         for name in EXCHANGE:
             variable = self.data.variables.get(name)
@@ -413,7 +412,6 @@ class NCDFLayout(NativeLayout):
 
     @property
     def _without_units(self) -> list[str]:
-        """Names of the variables without a unit."""
         units = {name: self._data.variables[name].attributes.get("units") for name in self._names}
         return [name for name, unit in units.items() if unit == REDUCED_UNITS]
 
@@ -446,7 +444,6 @@ class NCDFLayout(NativeLayout):
         self._names -= unwritten
 
     def _is_unwritten(self, name: str, values: NDArray[Any]) -> NDArray[np.bool_]:
-        """Return whether the first or the last number of each row was never written, (R,)."""
         rows = values.reshape(len(values), -1)
         ends = rows[:, [0, -1]] if rows.shape[1] else np.zeros((len(rows), 2))
         return np.asarray((ends == self._fills[name]).any(axis=1))
@@ -460,7 +457,6 @@ class NCDFLayout(NativeLayout):
         return times.count(times[0]) == len(times)
 
     def _refuse_redundant_options(self) -> None:
-        """Raise OptionError if an option gives what the file itself holds."""
         redundant = {"dt": "time" in self._names, "length_unit": not self._without_units}
         for option, is_redundant in redundant.items():
             if is_redundant and self.options.get(option) is not None:
