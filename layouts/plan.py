@@ -475,6 +475,11 @@ class LayoutPlan:
             for array in self.arrays
         )
 
+    @property
+    def array_keys(self) -> list[tuple[str, str]]:
+        """Group and field of each array."""
+        return [(array.group, array.field) for array in self.arrays]
+
     def array(self, group: str, field_name: str) -> ArrayPlan:
         """Return the plan of one array; raises KeyError."""
         return {(array.group, array.field): array for array in self.arrays}[group, field_name]

@@ -22,7 +22,7 @@ from mdio.core.errors import SourceError
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.words import frames_text, number_text, plural
 from mdio.layouts.base import StoredTimes
-from mdio.layouts.views import KEEP_ALL, check_overlap
+from mdio.layouts.views import KEEP_ALL
 
 RUN_FRAMES = 65536
 """Frames whose times are read at a time."""
@@ -62,7 +62,7 @@ def join(
     read: ReadTimes,
     overlap: str | None,
 ) -> Joining:
-    """Decide which frames of which files follow each other; raises PlanError or SourceError.
+    """Decide which frames of which files follow each other; raises SourceError.
 
     Only times are read, and only of frames that may be duplicates. For formats that number
     integration steps but have no times, steps are used instead of times. If a file has neither,
@@ -73,7 +73,6 @@ def join(
     more than once. Where the length of an integration step changes, times of two files that follow
     from step numbers (DCD) are comparable only if the user says so.
     """
-    check_overlap(overlap)
     numbers = [number for number, info in enumerate(infos) if info.n_frames]
     all_frames = Joining(tuple((n, 0, infos[n].n_frames) for n in range(len(infos))))
     if overlap == KEEP_ALL or len(numbers) < 2:

@@ -569,7 +569,7 @@ class SeriesWriter:
         """Axes along which any frame is periodic."""
         self.time_first_ps: float | None = None
         self.time_last_ps: float | None = None
-        self._paths, self._n_frames = series_arrays(plan), plan.n_frames
+        self._paths, self._n_frames = series_arrays(plan.array_keys), plan.n_frames
         self._tables: dict[SeriesName, TableWriter] = {}
         for name in SERIES:
             folders = [root / path for path, series in self._paths.items() if series == name]

@@ -34,6 +34,7 @@ from mdio.layouts.zarr.tree import (
     parse_metadata,
     pieces_metadata,
     read_node,
+    series_arrays,
     series_node,
     table_path,
 )
@@ -194,13 +195,14 @@ class OwnTree(OwnOutput[ShardedChunks]):
                 yield Unit(f"checksums of the {array.name}", array.checksums.read, None, group)
                 continue
             yield from self._units_of((group, field))
+        all_series = series_arrays(self.arrays)
         if store_at(self.path).opening_waits:
             nodes = [self.path / path / METADATA for path in self._node_crcs]
             prefetch(nodes, LARGE_NBYTES)
-            for path, name in self._all_series():
+            for path, name in all_series.items():
                 with suppress(CorruptLayoutError):
                     prefetch_openings(self._series(path, name).openings(0, self.n_frames))
-        for path, name in self._all_series():
+        for path, name in all_series.items():
             try:
                 series = self._series(path, name)
             except CorruptLayoutError:
@@ -252,21 +254,6 @@ class OwnTree(OwnOutput[ShardedChunks]):
             return None
         common = (self.manifest.get("compression") or "bitpack").partition(":")[0]
         return None if quantised.compressor == common else quantised.compression
-
-    def _all_series(self) -> Iterator[tuple[str, SeriesName]]:
-        """Yield the folders of all per-frame numbers, including copies."""
-        yield "mdio/box", "box"
-        yield "mdio/step", "source_step"
-        elements = [f"particles/{group}/{ELEMENTS[field]}" for group, field in self.arrays]
-        edges = [
-            f"particles/{group}/box/edges"
-            for group in dict.fromkeys(group for group, _ in self.arrays)
-        ]
-        for element in elements + edges:
-            yield f"{element}/step", "step"
-            yield f"{element}/time", "time"
-        for element in edges:
-            yield f"{element}/value", "edges"
 
     def reopen(self) -> bool:
         return self._root.reopen()

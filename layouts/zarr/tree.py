@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,14 +72,15 @@ SERIES: dict[SeriesName, Series] = {
 """`step` is H5MD's, which must increase; `source_step` is the source's own."""
 
 
-def _groups(plan: LayoutPlan) -> list[str]:
-    return list(dict.fromkeys(array.group for array in plan.arrays))
+Keys = Collection[tuple[str, str]]
+"""Groups and fields of arrays."""
 
 
-def _elements(plan: LayoutPlan) -> list[str]:
+def _elements(keys: Keys) -> list[str]:
     """Return the folders of H5MD's elements, which hold value, step and time."""
-    elements = [f"particles/{a.group}/{ELEMENTS[a.field]}" for a in plan.arrays]
-    return elements + [f"particles/{group}/box/edges" for group in _groups(plan)]
+    elements = [f"particles/{group}/{ELEMENTS[field]}" for group, field in keys]
+    groups = dict.fromkeys(group for group, _ in keys)
+    return elements + [f"particles/{group}/box/edges" for group in groups]
 
 
 def _atom_metadata(plan: LayoutPlan, array: ArrayPlan) -> ArrayMetadata:
@@ -122,12 +123,13 @@ def atom_arrays(plan: LayoutPlan) -> dict[str, tuple[ArrayPlan, ArrayMetadata]]:
     }
 
 
-def series_arrays(plan: LayoutPlan) -> dict[str, SeriesName]:
-    """Return which per-frame numbers are in which folder."""
+def series_arrays(keys: Keys) -> dict[str, SeriesName]:
+    """Return which per-frame numbers are in which folder, copies too."""
     arrays: dict[str, SeriesName] = {"mdio/box": "box", "mdio/step": "source_step"}
-    for element in _elements(plan):
+    elements = _elements(keys)
+    for element in elements:
         arrays |= {f"{element}/step": "step", f"{element}/time": "time"}
-    arrays |= {f"particles/{group}/box/edges/value": "edges" for group in _groups(plan)}
+    arrays |= {f"{edges}/value": "edges" for edges in elements if edges.endswith("/box/edges")}
     return arrays
 
 
@@ -189,13 +191,13 @@ def group_nodes(
         "particles": {},
         "mdio": {},
     }
-    for group in _groups(plan):
+    for group in dict.fromkeys(group for group, _ in plan.array_keys):
         attributes[f"particles/{group}"] = {}
         attributes[f"particles/{group}/box"] = {"dimension": 3, "boundary": boundary}
     for table in table_arrays(plan):
         group = table.rpartition("/")[0]
         attributes |= {group.rpartition("/")[0]: {}, group: {}}
-    attributes |= {element: {} for element in _elements(plan)}
+    attributes |= {element: {} for element in _elements(plan.array_keys)}
     return {path: group_metadata(values) for path, values in attributes.items()}
 
 
@@ -205,7 +207,7 @@ def array_nodes(plan: LayoutPlan) -> dict[str, dict[str, Any]]:
         path: metadata.to_json({"unit": UNITS[array.field]}, ("frame", "atom", "axis"))
         for path, (array, metadata) in atom_arrays(plan).items()
     }
-    for path, name in series_arrays(plan).items():
+    for path, name in series_arrays(plan.array_keys).items():
         nodes[path] = series_node(plan.n_frames, name)
     if plan.topology_nbytes:
         nodes[TOPOLOGY] = topology_metadata(plan.topology_nbytes).to_json({})
@@ -216,7 +218,7 @@ def count_files(plan: LayoutPlan) -> int:
     """Return how many files the tree has."""
     n_nodes = 1 + len(group_nodes(plan)) + len(array_nodes(plan))
     n_shards = len(plan.arrays) * len(plan.write_tasks())
-    n_series = len(series_arrays(plan)) * math.ceil(plan.n_frames / SERIES_FRAMES)
+    n_series = len(series_arrays(plan.array_keys)) * math.ceil(plan.n_frames / SERIES_FRAMES)
     n_tables = sum(metadata.n_files for metadata in table_arrays(plan).values())
     return n_nodes + n_shards + n_series + n_tables + bool(plan.topology_nbytes)
 

@@ -118,8 +118,6 @@ class ZarrWriter(LayoutWriter):
 
     @classmethod
     def plan_for(cls, info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
-        if options.container is not None or options.segments is not None:
-            raise PlanError("--container and --segments belong to the layout segments, not to zarr")
         check_group_names(options.groups)
         choice = choose_encoding(info, options)
         plan = plan_arrays(info, options, quantised=choice.precision is not None)
@@ -288,7 +286,9 @@ class ZarrWriter(LayoutWriter):
 def _overhead_nbytes(plan: LayoutPlan) -> int:
     """Return the bytes of per-frame numbers, tables, and shards' checksums and indexes."""
     total = 0
-    numbers = [series_metadata(plan.n_frames, name) for name in series_arrays(plan).values()]
+    numbers = [
+        series_metadata(plan.n_frames, name) for name in series_arrays(plan.array_keys).values()
+    ]
     for metadata in (*numbers, *table_arrays(plan).values()):
         total += metadata.n_files * (metadata.chunk_nbytes + 4)
     for array, metadata in atom_arrays(plan).values():
