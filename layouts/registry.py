@@ -48,12 +48,6 @@ class Entry:
     """Suffixes of its outputs, if it has a writer."""
 
 
-def _own_entry(reader: str, writer: str | None = None, *suffixes: str) -> Entry:
-    """Return the entry of a layout in `mdio.layouts`."""
-    writer = None if writer is None else f"mdio.layouts.{writer}"
-    return Entry(f"mdio.layouts.{reader}", writer, suffixes)
-
-
 _OWN_LAYOUTS = (
     ("zarr", "zarr.layout:ZarrLayout", "zarr.writer:ZarrWriter", ".zarr"),
     ("segments", "segments.layout:SegmentsLayout", "segments.writer:SegmentsWriter", ".segments"),
@@ -62,13 +56,18 @@ _OWN_LAYOUTS = (
     ("xtc", "native.xtc:XTCLayout", "native.writer:XTCFileWriter", ".xtc"),
     ("trr", "native.trr:TRRLayout", "native.writer:TRRFileWriter", ".trr"),
     ("dcd", "native.dcd:DCDLayout", "native.writer:DCDFileWriter", ".dcd"),
-    ("mdtraj", "foreign.mdtraj:MDTrajLayout"),
-    ("gsd", "foreign.gsd:GSDLayout"),
-    ("restart", "native.restart:RestartLayout"),
+    ("mdtraj", "foreign.mdtraj:MDTrajLayout", None),
+    ("gsd", "foreign.gsd:GSDLayout", None),
+    ("restart", "native.restart:RestartLayout", None),
     ("ncdf", "native.netcdf.layout:NCDFLayout", "native.writer:NCDFFileWriter", ".ncdf", ".nc"),
-    ("generic", "foreign.generic:GenericLayout"),
+    ("generic", "foreign.generic:GenericLayout", None),
 )
-LAYOUTS = MappingProxyType({name: _own_entry(*entry) for name, *entry in _OWN_LAYOUTS})
+LAYOUTS = MappingProxyType(
+    {
+        name: Entry(f"mdio.layouts.{reader}", writer and f"mdio.layouts.{writer}", tuple(suffixes))
+        for name, reader, writer, *suffixes in _OWN_LAYOUTS
+    }
+)
 """mdio's own, in the order in which `open_layout` tries them; plug-ins come before the last."""
 
 ALIASES = dict.fromkeys(("inpcrd", "restrt", "rst7", "ncrst"), "restart")
