@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from mdio.core.blocks import FrameRuns
 from mdio.core.errors import CorruptLayoutError
@@ -16,36 +16,21 @@ from mdio.layouts.base import Layout
 from mdio.layouts.units import Unit
 
 if TYPE_CHECKING:
+    from mdio.layouts.chunked.own import OwnOutput
+    from mdio.layouts.foreign.tree import ForeignTrajectory
     from mdio.layouts.tables import Tables
     from mdio.layouts.writer import EncodedChunk
 
-
-class Backend(Protocol):
-    """An opened file or tree, of mdio or of another program.
-
-    It may also have `units`, `encoded_chunks` and `plan_fields`, as `Layout` has, and `byte_ranges`
-    and `openings`, which also take the fields. A backend that pickles has `reopen`, which opens
-    its file in another process, and returns whether it is still the same file.
-    """
-
-    @property
-    def manifest(self) -> Mapping[str, Any] | None:
-        """The manifest; None in files of other programs."""
-
-    def info(self, layout: str) -> TrajectoryInfo:
-        """Return the information on the trajectory; `layout` is the name of the layout."""
-
-    def read_into(
-        self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
-    ) -> None:
-        """Fill `block`."""
-
-    def close(self) -> None:
-        """Close files."""
+    Backend: TypeAlias = OwnOutput[Any] | ForeignTrajectory
 
 
 class BackendLayout(Layout):
-    """A layout whose `_open_from_scratch` sets `_backend`, which does the reading."""
+    """A layout whose `_open_from_scratch` sets `_backend`, which does the reading.
+
+    Only backends of mdio's outputs have `units`, `encoded_chunks`, `plan_fields`, `byte_ranges` and
+    `openings`. Those that pickle have `reopen`, which opens their file in another process, and
+    returns whether it is still the same file.
+    """
 
     _backend: Backend | None = None
 

@@ -26,12 +26,14 @@ from mdio.core.files.marks import (
 )
 from mdio.core.files.store import store_at, to_path
 from mdio.core.frames import FIELDS, TrajectoryInfo
-from mdio.layouts.backend import Backend, BackendLayout
+from mdio.layouts.backend import BackendLayout
 from mdio.layouts.base import FormatFacts
 from mdio.layouts.h5md.opening import is_hdf5, is_sealed, open_hdf5
 
 if TYPE_CHECKING:
     import h5py
+
+    from mdio.layouts.backend import Backend
 
 
 def _names_mdio(file: h5py.File) -> bool:

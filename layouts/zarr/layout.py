@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from mdio.core.errors import CorruptLayoutError, MdioError, SourceError
 from mdio.core.files.store import need_disk, to_path
 from mdio.core.frames import TrajectoryInfo
-from mdio.layouts.backend import Backend, BackendLayout
+from mdio.layouts.backend import BackendLayout
 from mdio.layouts.base import FormatFacts
 from mdio.layouts.codecs.quantised import WITHOUT_LEVEL
 from mdio.layouts.zarr.folder import Folder
@@ -22,6 +22,9 @@ from mdio.layouts.zarr.tree import (
     read_metadata,
     read_node,
 )
+
+if TYPE_CHECKING:
+    from mdio.layouts.backend import Backend
 
 V2_METADATA = (".zgroup", ".zmetadata")
 MAX_TRIES = 5
