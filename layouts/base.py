@@ -658,7 +658,6 @@ class Layout(Closing, ABC):
         return f"<{type(self).__name__} {name}: {', '.join(filter(None, parts))}>"
 
     def _repr_html_(self) -> str:
-        """Return the table that notebooks show."""
         html: str = import_module("mdio.layouts.views.notebooks").as_html(self)
         return html
 

@@ -280,7 +280,6 @@ def _array_metadata(
     codec: Any = None,
     dimensions: Sequence[str] = ("frame", "atom", "xyz"),
 ) -> Iterator[tuple[str, str]]:
-    """Yield the metadata of an array, by name."""
     metadata = {
         "zarr_format": 2,
         "shape": list(shape),

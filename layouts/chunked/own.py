@@ -220,7 +220,6 @@ class OwnOutput(ABC, Generic[Array]):
         return group, atoms
 
     def _units_of(self, key: tuple[str, str]) -> Iterator[Unit]:
-        """Yield the chunks of an array."""
         array = self.arrays[key]
         for i, j in np.ndindex(*array.grid):
             first = i * array.chunk_frames

@@ -157,7 +157,6 @@ COMPRESSORS: Mapping[str, type[Compressor]] = {"zstd": Zstd, "lz4": BloscLZ4, "g
 
 @cache
 def _plugins() -> Mapping[str, type[Compressor]]:
-    """Return the compressors of other packages."""
     from mdio.core.plug_ins import find_plug_ins  # seldom needed
 
     return find_plug_ins("mdio.codecs", Compressor, COMPRESSORS, check=_check_attributes)  # type: ignore[type-abstract]

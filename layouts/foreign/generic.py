@@ -284,6 +284,5 @@ def _format_by_name(path: Path) -> str:
 
 
 def _format_by_head(path: Path) -> str | None:
-    """Return the format by the first bytes of a file; None if no format fits."""
     head = decompressed_head(path, HEAD_NBYTES)
     return next((name for name, pattern in FIRST_BYTES.items() if pattern.match(head)), None)

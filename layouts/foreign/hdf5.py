@@ -203,8 +203,6 @@ class FileObject(ABC):
 
 
 class _HeapChecker(FileObject):
-    """Reads a file, and checks its global heaps."""
-
     def __init__(self, file: OpenFile) -> None:
         super().__init__(file.nbytes)
         self.damaged_offset: int | None = None

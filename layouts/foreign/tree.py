@@ -165,7 +165,6 @@ class Sampling:
 
 
 def _have_same_frames(one: Series, other: Series) -> bool:
-    """Return whether two elements have the same frames."""
     if one.n_frames != other.n_frames:
         return False
     if one.step is None or other.step is None or one.step is other.step:

@@ -101,7 +101,6 @@ def add_system(file: h5py.File, plan: LayoutPlan) -> None:
 
 
 def _present_frames(dataset: h5py.Dataset) -> NDArray[np.int64]:
-    """Return the frames that have the field of a dataset."""
     n_rows = max(1, READ_NBYTES // (12 * dataset.shape[1]))
     if dataset.chunks is not None:
         n_rows = max(dataset.chunks[0], n_rows - n_rows % dataset.chunks[0])

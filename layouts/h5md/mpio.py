@@ -63,7 +63,6 @@ def close_file(file: h5py.File) -> None:
 
 
 def _never_close(file_id: h5py.h5f.FileID) -> None:
-    """Make sure that neither h5py nor HDF5 closes a file again."""
     if not _never_closed:
         library = ctypes.CDLL(None)
         if hasattr(library, "on_exit"):

@@ -310,7 +310,6 @@ UNPACK_FUNCTIONS: dict[tuple[int, ...], Unpack | None] = {
 
 
 def _unpack_function(dataset: h5py.Dataset) -> Unpack | None:
-    """Return the function that decodes chunks; raises ValueError for filters not of mdio."""
     layout = dataset.id.get_create_plist()
     filters = tuple(layout.get_filter(k)[0] for k in range(layout.get_nfilters()))
     if len(dataset.chunks) != 3 or filters not in UNPACK_FUNCTIONS:

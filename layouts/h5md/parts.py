@@ -67,7 +67,6 @@ def is_joined(file: h5py.File) -> bool:
 
 
 def _parts_of(manifest: Mapping[str, Any], path: Path) -> tuple[Path, list[Part]]:
-    """Return the folder of the parts and the manifest's description of each."""
     folder, rows = manifest.get("parts_folder"), manifest.get("parts")
     parts: list[Part] = []
     n_frames = 0
@@ -130,7 +129,6 @@ class JoinedFile(OwnFile):
         return np.array([0, *(part.stop for part in self.parts)], np.int64)
 
     def _open_part(self, number: int) -> OwnFile:
-        """Return an opened part that matches the manifest."""
         part = self.parts[number]
         path = self.folder / part.file
         frames = frames_text(part.first_frame, part.stop)
@@ -233,7 +231,6 @@ class JoinedFile(OwnFile):
         self._compare_columns(self._open_parts[number], self.parts[number])
 
     def _compare_columns(self, opened: OwnFile, part: Part) -> None:
-        """Raise CorruptLayoutError if a part has other times, steps or boxes than the file."""
         for name, plural in (("time", "times"), ("step", "steps"), ("box", "boxes")):
             own_rows = self.read_column(name, part.first_frame, part.stop)
             if not np.array_equal(

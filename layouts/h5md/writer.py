@@ -363,7 +363,6 @@ CHUNK_ENTRY_NBYTES = 12 + 64
 
 
 def _float_encoding(options: WriteOptions) -> dict[str, Any]:
-    """Return the encoding, as fields of a plan, of floats in full or rounded to powers of two."""
     level = gzip_level(options.compression)
     steps = {
         name: power_of_two_step(step, f"--precision-{name}")
@@ -383,7 +382,6 @@ def _float_encoding(options: WriteOptions) -> dict[str, Any]:
 
 
 def _integer_encoding(info: TrajectoryInfo, options: WriteOptions) -> dict[str, Any]:
-    """Return the encoding, as fields of a plan, of integers of a step or an XTC's."""
     name, requested = integer_codec(options.compression), options.precision
     precision, source = None, None
     if isinstance(requested, float | int):

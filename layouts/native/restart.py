@@ -177,7 +177,6 @@ NAMES = UNITS.keys() - {"forces"}
 def _frame_block(
     positions: NDArray[Any], velocities: NDArray[Any] | None, box: NDArray[Any], time: float
 ) -> FrameBlock:
-    """Return a block of one frame."""
     block = FrameBlock.empty(1, len(positions), velocities=velocities is not None)
     block.positions[0], block.time[0] = positions, time
     block.box[0] = box if box[:3].any() else 0
@@ -187,7 +186,6 @@ def _frame_block(
 
 
 def _parse_numbers(lines: list[str], count: int | None = None) -> NDArray[np.float64]:
-    """Return the numbers in lines; raises ValueError if they are not `count`."""
     texts = [
         line[first : first + WIDTH]
         for line in lines

@@ -113,7 +113,6 @@ def read_frames(
 def _read_headers(
     file: PositionalFile, start: int, edges: NDArray[np.int64], n_atoms: int, *out: NDArray[Any]
 ) -> None:
-    """Fill box vectors, times and steps."""
     if file.remote is None:
         for _ in file.heads(edges[:-1].tolist(), HEADER_NBYTES) if file.sums is not None else ():
             pass  # it compares them with their checksums

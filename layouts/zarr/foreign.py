@@ -117,7 +117,6 @@ def _check_arrays(path: Path, group: Any) -> None:
 
 
 def _codec_names(metadata: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the names of all codecs in the metadata of an array, including nested ones."""
     for key in ("filters", "compressor", "codecs", "index_codecs"):
         codecs = metadata.get(key) or ()
         for codec in (codecs,) if isinstance(codecs, dict) else codecs:

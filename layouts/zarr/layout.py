@@ -47,7 +47,6 @@ def written_by_mdio(path: str | PathLike[str]) -> bool:
 
 
 def _damage_error(path: Path, error: Exception) -> CorruptLayoutError:
-    """Return the error for a damaged tree."""
     text = " ".join(str(error).split()) or type(error).__name__
     return CorruptLayoutError(f"{path}: cannot be read ({text}); mdio verify says what is damaged")
 

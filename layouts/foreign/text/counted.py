@@ -133,7 +133,6 @@ def _periodic(pairs: dict[str, str]) -> tuple[bool, ...]:
 
 
 def _notes(comment: bytes) -> tuple[str, ...]:
-    """Return a note on a cell that is not read, or not periodic."""
     if b"=" not in comment:
         return ()
     pairs = _pairs(to_text(comment))
@@ -344,7 +343,6 @@ def _n_numbers(line: bytes) -> int:
 
 
 def _check_count(line: bytes, count: int, n_atoms: int) -> None:
-    """Raise FrameError unless a line has `count` numbers."""
     if _n_numbers(line) != count:
         raise FrameError(
             f"{quoted(line)} in place of {count} numbers of {WIDTH} characters, as frames of "

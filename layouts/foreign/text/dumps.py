@@ -263,7 +263,6 @@ def _time(line: bytes) -> float:
 
 
 def _check_bounds(words: str, box: list[bytes]) -> None:
-    """Raise FrameError unless a box can be read."""
     if words.startswith("abc"):
         raise FrameError(
             f"BOX BOUNDS {words} (a general triclinic box); expected a restricted one, as "
@@ -282,7 +281,6 @@ def _check_bounds(words: str, box: list[bytes]) -> None:
 
 
 def _head_and_rows(raw: bytes) -> tuple[bytes, list[str]]:
-    """Return the header, and the lines of the atoms."""
     begin = raw.index(b"\n", raw.index(b"ITEM: ATOMS")) + 1
     return raw[:begin], text_lines(raw[begin:])
 
@@ -451,7 +449,6 @@ def _is_rotated(cell: list[bytes]) -> bool:
 
 
 def _notes(key: int, cell: list[bytes]) -> tuple[str, ...]:
-    """Return a note on what is not read of a cell."""
     if not cell:
         return ()
     if key not in PERIODIC:

@@ -68,8 +68,6 @@ class Variable:
 
 
 class _Cursor:
-    """Reads the header of a file, item by item."""
-
     def __init__(self, file: PositionalFile) -> None:
         self.file, self.offset = file, 0
         self._data, self._data_offset = b"", 0
