@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from mdio.core.errors import CorruptLayoutError
 from mdio.core.files.in_flight import ByteRange, in_flight
-from mdio.core.files.index import FrameIndex, store_index
+from mdio.core.files.index import store_index
 from mdio.core.files.piece_sums import PieceSums, Sums, first_difference, piece_edges
 from mdio.core.files.publish import output_errors
 from mdio.core.files.reading import OpenFile
@@ -81,6 +81,8 @@ class SegmentsCopier(SegmentsWriter):
         number = self._segment_number(start)
         linked = self._link_segment(number, old_output)
         crc, sums, not_finite = linked or self._copy_segment(number, start, stop)
+        if self.frames[0].header is None:
+            store_index(self._file(number), sums.index(self.plan.n_atoms))
         return PieceRecord(
             start,
             stop,
@@ -131,8 +133,6 @@ class SegmentsCopier(SegmentsWriter):
         path = self._file(number)
         with output_errors(path), path.open("wb", buffering=0) as file:
             crc, sums, suspects = self._copy_parts(parts, file.fileno())
-        if parts[0][0].header is None:
-            store_index(path, _joined_index(parts, self.plan.n_atoms))
         not_finite = self._not_finite(path, suspects) if suspects else None
         return crc, sums, not_finite
 
@@ -156,8 +156,6 @@ class SegmentsCopier(SegmentsWriter):
                 segment, path = segmented.segments[number], self._file(number)
                 file = segmented.path / segment.file
                 store_at(file).link(file, path)
-                if self.frames[0].header is None:
-                    store_index(path, sums.index(self.plan.n_atoms))
                 return segment.crc32c, sums, None
         return None
 
@@ -241,14 +239,3 @@ class SegmentsCopier(SegmentsWriter):
         """Leave out the buffer, and make the paths of sources absolute, as that of the output."""
         frames = [replace(table, path=table.path.absolute()) for table in self.frames]
         return {**super().__getstate__(), "_buffer": np.empty(0, np.uint8), "frames": frames}
-
-
-def _joined_index(parts: Sequence[TablePart], n_atoms: int) -> FrameIndex:
-    """Return the index of a file that holds the frames of `parts`, one after the other."""
-    offset = 0
-    offsets = []
-    for frames, start, stop in parts:
-        edges = frames.edges[start : stop + 1]
-        offsets.append(edges[:-1] - edges[0] + offset)
-        offset += int(edges[-1] - edges[0])
-    return FrameIndex(np.concatenate(offsets), offset, n_atoms)
