@@ -371,20 +371,16 @@ class Layout(Closing, ABC):
         except OSError as error:
             self._raise_clearer(error)
             raise
-        self._check_identity()
+        uuid = (self.manifest or {}).get("uuid")
+        if self.uuid is not None and uuid != self.uuid:  # another output has taken the path
+            self.close()
+            raise self._replaced_error()
+        self.uuid = uuid
 
     def _update_path(self) -> None:
         """Make a relative path absolute if the working folder has changed."""
         if self._folder and working_folder() != self._folder:
             self.path, self._folder = Path(self._folder) / self.path, ""
-
-    def _check_identity(self) -> None:
-        """Raise if another output has taken the path since this one was first opened."""
-        uuid = (self.manifest or {}).get("uuid")
-        if self.uuid is not None and uuid != self.uuid:
-            self.close()
-            raise self._replaced_error()
-        self.uuid = uuid
 
     def _raise_clearer(self, error: Exception, frames: tuple[int, int] | None = None) -> None:
         """Raise a clearer error than `error`, if there is one; `frames`: first and last of it."""
@@ -763,20 +759,16 @@ class Layout(Closing, ABC):
         else:
             self._prefetching.prefetch_frame(start, atoms)
 
-    def _close_cached(self) -> None:
-        """Close open units of the cache, but keep their notes."""
-        for reads in (self._unit_reads or {}).values():
-            self._closed_notes = (*self._closed_notes, *reads.source.notes)
-            reads.close()
-        self._unit_reads = None
-
     def close(self) -> None:
         """Close files; reading again opens them again."""
         with self._lock:
             if self._info is not None:
                 self.prefetch(())
                 self._prefetch = None
-                self._close_cached()
+                for reads in (self._unit_reads or {}).values():
+                    self._closed_notes = (*self._closed_notes, *reads.source.notes)
+                    reads.close()
+                self._unit_reads = None
                 self._info = None
                 self._close()
 
