@@ -228,9 +228,7 @@ class JoinedFile(OwnFile):
         }
 
     def _check_part(self, number: int) -> None:
-        self._compare_columns(self._open_parts[number], self.parts[number])
-
-    def _compare_columns(self, opened: OwnFile, part: Part) -> None:
+        opened, part = self._open_parts[number], self.parts[number]
         for name, plural in (("time", "times"), ("step", "steps"), ("box", "boxes")):
             own_rows = self.read_column(name, part.first_frame, part.stop)
             if not np.array_equal(

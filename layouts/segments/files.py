@@ -138,19 +138,19 @@ def read_sums(path: Path, manifest: Mapping[str, Any], number: int) -> PieceSums
     raise CorruptLayoutError(f"{path / CHECKSUMS_FILE}: {problem}; {LOST_CHECKSUMS_ADVICE}")
 
 
-def sums_problem(path: Path, manifest: Mapping[str, Any]) -> str | None:
-    """Return the text of a problem with the file of checksums, except in its tables, or None."""
+def check_sums(path: Path, manifest: Mapping[str, Any]) -> None:
+    """Raise CorruptLayoutError if the file of checksums is damaged, except in its tables."""
     expected = len(SUMS_HEADER) + sum(nbytes for _, nbytes, _ in manifest[SUMS_KEY])
     try:
         with OpenFile(Redirect(path, manifest).path_of(CHECKSUMS_FILE)) as file:
             header, nbytes = file.peek(0, len(SUMS_HEADER)), file.nbytes
     except SourceError as error:
-        return str(error)
-    if header != SUMS_HEADER:
-        return f"{path / CHECKSUMS_FILE}: it begins with {header!r}, expected {SUMS_HEADER!r}"
-    if nbytes != expected:
-        return f"{path / CHECKSUMS_FILE}: it has {nbytes} bytes, expected {expected}"
-    return None
+        raise CorruptLayoutError(f"{error}; {LOST_CHECKSUMS_ADVICE}") from error
+    if (header, nbytes) != (SUMS_HEADER, expected):
+        raise CorruptLayoutError(
+            f"{path / CHECKSUMS_FILE}: it begins with {header!r} and has {nbytes} bytes, expected "
+            f"{SUMS_HEADER!r} and {expected}; {LOST_CHECKSUMS_ADVICE}"
+        )
 
 
 def file_crc(path: Path) -> int:

@@ -23,16 +23,15 @@ from mdio.layouts.base import FormatFacts, Layout, StoredTimes, fill_absent
 from mdio.layouts.registry import layout_class
 from mdio.layouts.segments.files import (
     CHECKSUMS_FILE,
-    LOST_CHECKSUMS_ADVICE,
     MANIFEST,
     SUMS_KEY,
     Segment,
+    check_sums,
     file_crc,
     file_state,
     read_manifest,
     read_sums,
     segments_of,
-    sums_problem,
 )
 from mdio.layouts.units import Unit
 
@@ -280,9 +279,13 @@ class SegmentsLayout(Layout):
     def units(self) -> Iterator[Unit]:
         """Yield every segment, and damaged tables of checksums."""
         has_sums = SUMS_KEY in self.manifest
-        if has_sums and sums_problem(self.path, self.manifest) is not None:
-            yield Unit(CHECKSUMS_FILE, self._check_sums)
-            has_sums = False
+        if has_sums:
+            check_file = partial(check_sums, self.path, self.manifest)
+            try:
+                check_file()
+            except CorruptLayoutError:
+                yield Unit(CHECKSUMS_FILE, check_file)
+                has_sums = False
         for number, segment in enumerate(self.segments):
             frames = (segment.first_frame, segment.stop)
             if has_sums:
@@ -294,11 +297,6 @@ class SegmentsLayout(Layout):
                     )
             check = partial(self.check_segment, number)
             yield Unit(segment.file, check, frames, suffices=True)
-
-    def _check_sums(self) -> None:
-        problem = sums_problem(self.path, self.manifest)
-        if problem is not None:
-            raise CorruptLayoutError(f"{problem}; {LOST_CHECKSUMS_ADVICE}")
 
     def check_segment(self, number: int) -> None:
         """Compare size and checksum of a file with the manifest; raises CorruptLayoutError."""
