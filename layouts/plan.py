@@ -550,7 +550,10 @@ def plan_arrays(info: TrajectoryInfo, options: WriteOptions, *, quantised: bool)
         seeks=options.compression == SEEKING,
         pattern=options.pattern,
         stripe_nbytes=stripe,
-        requested=(_as_int(options.chunk_frames), _as_int(options.chunk_atoms)),
+        requested=(  # as Python's integers, since they may be NumPy's
+            options.chunk_frames and int(options.chunk_frames),
+            options.chunk_atoms and int(options.chunk_atoms),
+        ),
     )
     total_nbytes = info.frame_nbytes * info.n_frames
     piece_nbytes = min(max(total_nbytes // 16, MIN_PIECE_NBYTES), MAX_PIECE_NBYTES)
@@ -590,8 +593,3 @@ def plan_arrays(info: TrajectoryInfo, options: WriteOptions, *, quantised: bool)
             for a in arrays
         ),
     )
-
-
-def _as_int(number: int | None) -> int | None:
-    """Return a number, which may be one of NumPy's, as Python's int."""
-    return None if number is None else int(number)

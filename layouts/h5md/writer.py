@@ -126,8 +126,14 @@ class H5MDWriter(LayoutWriter):
             parallel_store=self._plain, batch_frames=self._batch_frames
         )
         self._arrays = {(a.group, a.field): a for a in plan.arrays}
-        self._crcs = {key: np.zeros(self._grid(*key), "<u4") for key in self._arrays}
-        self._pieces = {key: self._piece_table(*key) for key in self._arrays if self._plain}
+        self._crcs, self._pieces = {}, {}
+        for key, array in self._arrays.items():
+            n_rows = math.ceil(plan.n_frames / array.chunk_frames)
+            self._crcs[key] = np.zeros((n_rows, array.n_atom_chunks), "<u4")
+            if self._plain:
+                per_row = pieces_of_row(12 * array.chunk_atoms)
+                shape = (plan.n_frames, array.n_atom_chunks, per_row)
+                self._pieces[key] = np.zeros(shape, "<u4")
         self._chunk_places: list[ArrayPlaces] = []
         self.manifest_crc32c = 0
         """Checksum of the text of the manifest, once it is written."""
@@ -149,15 +155,6 @@ class H5MDWriter(LayoutWriter):
     @property
     def _plain(self) -> bool:
         return self.plan.compression is None
-
-    def _grid(self, group: str, field: str) -> tuple[int, int]:
-        array = self._arrays[group, field]
-        return math.ceil(self.plan.n_frames / array.chunk_frames), array.n_atom_chunks
-
-    def _piece_table(self, group: str, field: str) -> NDArray[Any]:
-        array = self._arrays[group, field]
-        per_row = pieces_of_row(12 * array.chunk_atoms)
-        return np.zeros((self.plan.n_frames, array.n_atom_chunks, per_row), "<u4")
 
     def create(self) -> None:
         """Make the file with all its groups, and space for everything whose size is known."""

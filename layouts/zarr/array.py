@@ -79,11 +79,6 @@ MAX_OPEN_SHARDS = 31
 """Shard files of one array that are kept open."""
 
 
-def shard_nbytes(sizes: Sequence[int], n_chunks: int) -> int:
-    """Return the bytes of a shard with chunks of these sizes and index entries for `n_chunks`."""
-    return sum(sizes) + CRC_NBYTES * len(sizes) + 16 * n_chunks + CRC_NBYTES
-
-
 def pack_shard(chunks: Sequence[Bytes], n_chunks: int, crcs: Sequence[int]) -> list[Bytes]:
     """Return the bytes of a shard, in parts that follow one another in the file.
 
@@ -176,7 +171,7 @@ class ShardFiles(Handles[int, "Shard"]):
         self._name = name
         self.metadata = metadata
         self.n_chunks = int(np.prod(metadata.chunks_per_file))
-        self._nbytes = shard_nbytes([metadata.chunk_nbytes] * self.n_chunks, self.n_chunks)
+        self._nbytes = self.n_chunks * (metadata.chunk_nbytes + CRC_NBYTES + 16) + CRC_NBYTES
         """Bytes of the shard that was opened last; at first, those of an uncompressed one."""
 
     def _shard_name(self, number: int) -> str:

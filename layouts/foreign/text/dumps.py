@@ -131,7 +131,11 @@ class LAMMPS(TextFormat):
                 raise FrameError(f"{quoted(line)} in place of an ITEM of a dump", at_end=not line)
             item = to_text(line)[6:].strip()
             if item == "UNITS":
-                self._set_units(to_text(lines.next()).strip())
+                style = to_text(lines.next()).strip()
+                if style not in (*STYLES, "lj"):
+                    raise FrameError(f"units {style!r}, expected one of {', '.join(STYLES)}, lj")
+                self._style = style if style in STYLES else ""
+                self.names_lengths = style in STYLES
             elif item == "TIME":
                 values[item] = _time(lines.next())
             elif item == "TIMESTEP":
@@ -165,12 +169,6 @@ class LAMMPS(TextFormat):
             values["BOX BOUNDS"][1],
             item.split()[1:],
         )
-
-    def _set_units(self, style: str) -> None:
-        if style not in (*STYLES, "lj"):
-            raise FrameError(f"units {style!r}, expected one of {', '.join(STYLES)}, lj")
-        self._style = style if style in STYLES else ""
-        self.names_lengths = style in STYLES
 
     def read(self, raw: bytes, n_atoms: int) -> Snapshot:
         """Return a frame; atoms are in the order of their ids."""

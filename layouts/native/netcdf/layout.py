@@ -392,7 +392,10 @@ class NCDFLayout(NativeLayout):
         )
         if self._times_are_equal:
             self._names.discard("time")
-        self._refuse_redundant_options()
+        redundant = {"dt": "time" in self._names, "length_unit": not self._without_units}
+        for option, is_redundant in redundant.items():
+            if is_redundant and self.options.get(option) is not None:
+                raise redundant_option_error(self.path, option)
         info = self._describe(n_whole, n_atoms)
         return info.replace(flaws=info.flaws._replace(lost=loss))
 
@@ -455,12 +458,6 @@ class NCDFLayout(NativeLayout):
         frames = (0, 1, n_frames - 1)
         times = [self._data.read(n, n + 1, {"time": (0, 0)})["time"][0] for n in frames]
         return times.count(times[0]) == len(times)
-
-    def _refuse_redundant_options(self) -> None:
-        redundant = {"dt": "time" in self._names, "length_unit": not self._without_units}
-        for option, is_redundant in redundant.items():
-            if is_redundant and self.options.get(option) is not None:
-                raise redundant_option_error(self.path, option)
 
     def _count_whole(self, n_frames: int) -> tuple[int, tuple[LostBytes, ...]]:
         """Return the number of whole frames, and the bytes that follow them."""
