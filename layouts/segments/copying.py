@@ -79,7 +79,7 @@ class SegmentsCopier(SegmentsWriter):
     def copy(self, start: int, stop: int, old_output: Layout | None = None) -> PieceRecord:
         """Write one segment and its index; link it if it is intact in `old_output`."""
         number = self._segment_number(start)
-        linked = self._link_segment(number, old_output)
+        linked = None if old_output is None else self._link_segment(number, old_output)
         crc, sums, not_finite = linked or self._copy_segment(number, start, stop)
         if self.frames[0].header is None:
             store_index(self._file(number), sums.index(self.plan.n_atoms))
@@ -145,11 +145,10 @@ class SegmentsCopier(SegmentsWriter):
                 not_finite = add_not_finite(not_finite, NotFinite.count_in(positions, run.start))
         return not_finite
 
-    def _link_segment(self, number: int, old_output: Layout | None) -> SegmentSums | None:
+    def _link_segment(self, number: int, old_output: Layout) -> SegmentSums | None:
         """Link a segment of the output that is repaired; return None if it is damaged there."""
         with suppress(CorruptLayoutError):
-            manifest = {} if old_output is None else old_output.manifest or {}
-            sums = None if old_output is None else read_sums(old_output.path, manifest, number)
+            sums = read_sums(old_output.path, old_output.manifest or {}, number)
             if sums is not None:
                 segmented = cast(SegmentsLayout, old_output)
                 segmented.check_segment(number)
