@@ -20,12 +20,13 @@ from mdio.layouts.manifest import FULL_SYSTEM
 from mdio.layouts.plan import DEFAULT_STRIPE_NBYTES, LayoutPlan, PackedShare
 from mdio.layouts.registry import layout_class
 from mdio.layouts.striping.file_systems import (
+    StripeRecord,
     get_stripe,
     has_one_writer,
     has_stripes,
     set_stripe,
+    stripe_record,
 )
-from mdio.layouts.striping.stripes import StripeRecord, stripe_record
 from mdio.parallel.executors import Executor
 
 MEMORY_SHARE = 0.25

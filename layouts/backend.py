@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from mdio.core.blocks import FrameRuns
 from mdio.core.errors import CorruptLayoutError
@@ -16,60 +16,44 @@ from mdio.layouts.base import Layout
 from mdio.layouts.units import Unit
 
 if TYPE_CHECKING:
+    from mdio.layouts.chunked.own import OwnOutput
+    from mdio.layouts.foreign.tree import ForeignTrajectory
     from mdio.layouts.tables import Tables
     from mdio.layouts.writer import EncodedChunk
 
-
-class Backend(Protocol):
-    """An opened file or tree, of mdio or of another program.
-
-    It may also have `units`, `encoded_chunks` and `plan_fields`, as `Layout` has, and `byte_ranges`
-    and `openings`, which also take the fields. A backend that pickles has `reopen`, which opens
-    its file in another process, and returns whether it is still the same file.
-    """
-
-    @property
-    def manifest(self) -> Mapping[str, Any] | None:
-        """The manifest; None in files of other programs."""
-
-    def info(self, layout: str) -> TrajectoryInfo:
-        """Return the information on the trajectory; `layout` is the name of the layout."""
-
-    def read_into(
-        self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
-    ) -> None:
-        """Fill `block`; see `Layout.read`."""
-
-    def close(self) -> None:
-        """Close files."""
+    Backend: TypeAlias = OwnOutput[Any] | ForeignTrajectory
 
 
 class BackendLayout(Layout):
-    """A layout whose `_open_from_scratch` sets `_backend`, which does the reading."""
+    """A layout whose `_open_from_scratch` sets `_backend`, which does the reading.
+
+    Only backends of mdio's outputs have `units`, `encoded_chunks`, `plan_fields`, `byte_ranges` and
+    `openings`. Those that pickle have `reopen`, which opens their file in another process, and
+    returns whether it is still the same file.
+    """
 
     _backend: Backend | None = None
 
     @abstractmethod
     def _open_from_scratch(self) -> TrajectoryInfo:
-        """Open it, and set `_backend`; see `Layout._open`."""
+        """Open it, and set `_backend`."""
 
     def _open(self) -> TrajectoryInfo:
-        info = self._reopen_or_open()
-        assert self._backend is not None
-        # A call in between would take a third of the time of a small read.
-        self._read_into = self._backend.read_into  # type: ignore[method-assign]
-        return info
-
-    def _reopen_or_open(self) -> TrajectoryInfo:
-        """Open the file again from what another process found in it, or else from scratch."""
+        info: TrajectoryInfo | None = None
         if self._opened_state is not None:
             # Copied, since open files of the original must not be shared.
             info, backend = copy.deepcopy(self._opened_state)
             if backend.reopen():
                 self._backend = backend
-                return cast(TrajectoryInfo, info)
-            backend.close()
-        return self._open_from_scratch()
+            else:
+                backend.close()
+                info = None
+        if info is None:
+            info = self._open_from_scratch()
+        assert self._backend is not None
+        # A call in between would take a third of the time of a small read.
+        self._read_into = self._backend.read_into  # type: ignore[method-assign]
+        return info
 
     def preopened(self) -> Layout:
         """Return a layout that pickles with the tables of an output of mdio.
@@ -89,12 +73,10 @@ class BackendLayout(Layout):
 
     @property
     def manifest(self) -> Mapping[str, Any] | None:
-        """The manifest; None in files of other programs."""
         return self.backend.manifest
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Notes of `Layout.notes`, and those from opening."""
         return (*super().notes, *getattr(self.backend, "notes", ()))
 
     def _read_into(
@@ -123,19 +105,17 @@ class BackendLayout(Layout):
         return f"{group}: {', '.join(fields)}", group_atoms
 
     def tables(self) -> Tables:
-        """Return where positions lie in a file of mdio; see `Layout.tables`."""
         from mdio.layouts.tables import Tables  # only references need it
 
         positions = getattr(self.backend, "positions", None)
         return super().tables() if positions is None else Tables(positions=positions)
 
     def topology(self) -> Topology | None:
-        """Return the stored topology; see `Layout.topology`."""
         topology: Topology | None = getattr(self.backend, "topology", super().topology)()
         return topology
 
     def units(self) -> Iterator[Unit]:
-        """Yield all units to check, also those of groups; see `Layout.units`."""
+        """Yield all units to check, also those of groups."""
         yield from getattr(self.backend, "units", super().units)()
 
     def _close(self) -> None:
@@ -152,10 +132,7 @@ def plan_fields(layout: Layout) -> dict[str, Any]:
 
 
 def read_encoded_chunks(layout: Layout, start: int, stop: int) -> list[EncodedChunk]:
-    """Return the stored chunks of the frames of a piece.
-
-    Raises CorruptLayoutError: a chunk is not what was written, or has no checksum.
-    """
+    """Return the stored chunks of the frames of a piece; raises CorruptLayoutError."""
     read_chunks = getattr(_backend_of(layout), "encoded_chunks", None)
     if read_chunks is None:
         raise CorruptLayoutError(

@@ -29,6 +29,7 @@ from mdio.core.errors import (
     named_read_error,
 )
 from mdio.core.files.in_flight import ByteRange, Opening, Prefetch
+from mdio.core.files.marks import manifest_in
 from mdio.core.files.reading import Closing
 from mdio.core.files.store import store_at, to_path
 from mdio.core.frames import FIELDS, AtomIndices, FrameBlock, Stretch, TrajectoryInfo, is_masked
@@ -120,12 +121,9 @@ def atom_indices(
     error: type[MdioError] = PlanError,
     may_be_empty: bool = False,
 ) -> AtomIndices:
-    """Return the indices of chosen atoms.
+    """Return the indices of atoms chosen as for `plain_atoms`, among `n_atoms` of `name`.
 
-    `atoms`: as `plain_atoms` takes them. `n_atoms`: number of all atoms of `name`. `option`: for
-    messages.
-    Raises `error`: they are no atoms, none, or chosen among others. FrameRangeError: indices that
-    are out of range.
+    Raises `error`: they are no atoms, none, or chosen among others. FrameRangeError: out of range.
     """
     array = plain_atoms(atoms)
     n_all = getattr(array, "n_all", None)
@@ -198,8 +196,6 @@ class FormatFacts:
     """Whether an output is a folder of files."""
     in_segments: bool = False
     """Whether the number of files of an output can be chosen."""
-    in_chunks: bool = False
-    """Whether arrays are cut into chunks, which can be compressed."""
     keeps_columns: bool = False
     """Whether box, time and step are stored exactly; other formats round them to their fields."""
     keeps_topology: bool = False
@@ -373,26 +369,19 @@ class Layout(Closing, ABC):
         except OSError as error:
             self._raise_clearer(error)
             raise
-        self._check_identity()
+        uuid = (self.manifest or {}).get("uuid")
+        if self.uuid is not None and uuid != self.uuid:  # another output has taken the path
+            self.close()
+            raise self._replaced_error()
+        self.uuid = uuid
 
     def _update_path(self) -> None:
         """Make a relative path absolute if the working folder has changed."""
         if self._folder and working_folder() != self._folder:
             self.path, self._folder = Path(self._folder) / self.path, ""
 
-    def _check_identity(self) -> None:
-        """Raise if another output has taken the path since this one was first opened."""
-        uuid = (self.manifest or {}).get("uuid")
-        if self.uuid is not None and uuid != self.uuid:
-            self.close()
-            raise self._replaced_error()
-        self.uuid = uuid
-
     def _raise_clearer(self, error: Exception, frames: tuple[int, int] | None = None) -> None:
-        """Raise a clearer error than `error`, if there is one: system errors name no file.
-
-        `frames`: the first and the last frame that could not be read.
-        """
+        """Raise a clearer error than `error`, if there is one; `frames`: first and last of it."""
         better_error: Exception | None = None
         if frames is not None and not isinstance(error, MdioError):
             better_error = self._damage(error, "frames {} to {} cannot be read".format(*frames))
@@ -409,10 +398,7 @@ class Layout(Closing, ABC):
             raise better_error from error
 
     def _damage(self, error: Exception, failure: str) -> CorruptLayoutError | None:  # noqa: ARG002
-        """Return the error for damage if `error` is one that a library raises on damage.
-
-        `failure`: what could not be done, for the message.
-        """
+        """Return the error for damage if `error` is one that a library raises on damage."""
         return None
 
     def _replaced_error(self) -> CorruptLayoutError:
@@ -566,9 +552,9 @@ class Layout(Closing, ABC):
             raise damage from error
 
     @classmethod
-    def uuid_at(cls, path: Path) -> str | None:  # noqa: ARG003
+    def uuid_at(cls, path: Path) -> str | None:
         """Return the identity of the output of mdio that is at `path` now; None if it has none."""
-        return None
+        return (manifest_in(path) or {}).get("uuid")
 
     @property
     def stored_times(self) -> StoredTimes:
@@ -666,7 +652,6 @@ class Layout(Closing, ABC):
         return f"<{type(self).__name__} {name}: {', '.join(filter(None, parts))}>"
 
     def _repr_html_(self) -> str:
-        """Return the table that notebooks show."""
         html: str = import_module("mdio.layouts.views.notebooks").as_html(self)
         return html
 
@@ -772,20 +757,16 @@ class Layout(Closing, ABC):
         else:
             self._prefetching.prefetch_frame(start, atoms)
 
-    def _close_cached(self) -> None:
-        """Close open units of the cache, but keep their notes."""
-        for reads in (self._unit_reads or {}).values():
-            self._closed_notes = (*self._closed_notes, *reads.source.notes)
-            reads.close()
-        self._unit_reads = None
-
     def close(self) -> None:
         """Close files; reading again opens them again."""
         with self._lock:
             if self._info is not None:
                 self.prefetch(())
                 self._prefetch = None
-                self._close_cached()
+                for reads in (self._unit_reads or {}).values():
+                    self._closed_notes = (*self._closed_notes, *reads.source.notes)
+                    reads.close()
+                self._unit_reads = None
                 self._info = None
                 self._close()
 

@@ -77,10 +77,7 @@ def cached_reads(layout: Any, atoms: AtomIndices | None) -> UnitReads:
 
 
 def _cache_notes(cache: Cache, path: Path, ranges_known: bool) -> Iterator[str]:
-    """Yield the notes on keeping units of the trajectory `path` in `cache`.
-
-    `ranges_known`: whether the byte ranges of its frames are known.
-    """
+    """Yield the notes on keeping units of the trajectory `path` in `cache`."""
     if not ranges_known:
         yield (
             f"{path}: it cannot be cached, since only MDAnalysis or a library can find its frames; "
@@ -97,11 +94,7 @@ def _cache_notes(cache: Cache, path: Path, ranges_known: bool) -> Iterator[str]:
 
 
 class UnitReads:
-    """Reads one layout, or one stored group of it, through a cache.
-
-    `layout`: open. `cache`: the node's. `label`, `atoms`: the part of the layout that units hold,
-    from `mdio.layouts.base.Layout._group_for_cache`.
-    """
+    """Reads one layout, or one stored group of it (`Layout._group_for_cache`), through a cache."""
 
     def __init__(self, layout: Any, cache: Cache, label: str, atoms: AtomIndices | None) -> None:
         self._layout = layout
@@ -252,7 +245,6 @@ class UnitReads:
         return table
 
     def close(self) -> None:
-        """Close all units."""
         for unit in (*self._open_units.values(), *self._tables.values()):
             if unit is not None:
                 unit.close()

@@ -39,10 +39,7 @@ if TYPE_CHECKING:
 def storage_options_like(
     manifest: Mapping[str, Any], plan_values: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the options, by name, that lay out a new output as an old one, without precision.
-
-    `manifest`: of the old one. `plan_values`: how it is laid out; see `backend.plan_fields`.
-    """
+    """Return the options, by name, that lay out a new output as an old one, without precision."""
     first = plan_values["arrays"][0] if "arrays" in plan_values else None
     contiguous = first is not None and first.contiguous
     precisions = manifest.get("field_precisions", {})
@@ -61,10 +58,7 @@ def storage_options_like(
 
 
 class Continuation(ABC):
-    """How frames are added to an output.
-
-    `old`: the output. `stop`: its frames before this one are kept.
-    """
+    """How frames are added to an output, of which those before `stop` are kept."""
 
     n_reused = 0
     """Frames in units that are reused; set by `plan`."""
@@ -88,11 +82,7 @@ class Continuation(ABC):
 
     @abstractmethod
     def plan(self, info: TrajectoryInfo) -> LayoutPlan:
-        """Plan the new output, of the frames of `info`, on the grid of the old one.
-
-        `info`: of all frames, those kept and those added.
-        Raises PlanError: an older version wrote the old output, in a way that cannot be continued.
-        """
+        """Plan an output of the frames of `info`, kept and added, on the grid of the old one."""
 
     @abstractmethod
     def reuse_units(self, writer: LayoutWriter) -> None:
@@ -104,10 +94,7 @@ class Continuation(ABC):
         return store_at(self.old.path).sizes(self.old.path)
 
     def link_file(self, name: str, folder: Path) -> None:
-        """Link a file of the output into `folder`; of an object, put a placeholder there.
-
-        Raises CorruptLayoutError: it is missing. OutputError: the disk is full, ...
-        """
+        """Link a file of the output into `folder`; of an object, put a placeholder there."""
         old, new = self.old.path / name, folder / name
         if name not in self.sizes:
             raise CorruptLayoutError(f"{old}: is missing; put it back, or convert the source again")
@@ -126,10 +113,7 @@ class Continuation(ABC):
 
 
 def open_continuation(old: Layout, stop: int) -> Continuation:
-    """Return the continuation of an output, of which frames before `stop` are kept.
-
-    Raises PlanError: it is not an output of mdio, or its layout cannot be appended to.
-    """
+    """Return the continuation of an output, of which frames before `stop` are kept."""
     address = old.facts.continuation
     if old.manifest is None or address is None:
         raise PlanError(
@@ -145,7 +129,6 @@ class ZarrContinuation(Continuation):
     old: ZarrLayout
 
     def plan(self, info: TrajectoryInfo) -> LayoutPlan:
-        """Plan the same shards and chunks; see the base class."""
         plan = self.plan_like_old(info)
         self._check_metadata(plan.replace(n_frames=self.old.info.n_frames))
         self.n_reused = self.stop // plan.piece_frames * plan.piece_frames
@@ -164,7 +147,6 @@ class ZarrContinuation(Continuation):
                 raise self.mismatch_error()
 
     def reuse_units(self, writer: LayoutWriter) -> None:
-        """Link the shards, and commit their checksums; see the base class."""
         from mdio.layouts.zarr.tree import atom_arrays
 
         plan, tree = writer.plan, cast("OwnTree", self.old.backend)
@@ -194,7 +176,6 @@ class SegmentsContinuation(Continuation):
         return segments
 
     def plan(self, info: TrajectoryInfo) -> LayoutPlan:
-        """Plan new segments as long as the first; see the base class."""
         from mdio.layouts.segments.files import read_sums
 
         if read_sums(self.old.path, self.manifest, 0) is None:
@@ -210,7 +191,6 @@ class SegmentsContinuation(Continuation):
         )
 
     def reuse_units(self, writer: LayoutWriter) -> None:
-        """Link the segments; see the base class."""
         from mdio.layouts.segments.files import read_sums
 
         adopted = []
@@ -231,7 +211,7 @@ class H5MDContinuation(Continuation):
     """The continuation of an H5MD file."""
 
     def plan(self, info: TrajectoryInfo) -> LayoutPlan:
-        """Plan the same chunks, shorter ones for fewer frames than one has; see the base class."""
+        """Plan the same chunks, shorter ones for fewer frames than one has."""
         plan = self.plan_like_old(info)
         plan = plan.replace(
             arrays=tuple(
@@ -247,7 +227,6 @@ class H5MDContinuation(Continuation):
         return plan
 
     def reuse_units(self, writer: LayoutWriter) -> None:
-        """Copy the chunks; see the base class."""
         for start, stop in writer.plan.write_tasks():
             if stop <= self.n_reused:
                 items = read_encoded_chunks(self.old, start, stop)

@@ -113,10 +113,7 @@ class CutMolecules:
         return is_far
 
     def note(self, frames: Sequence[int], n_frames: int, *, per_frame: bool) -> str:
-        """Return the note on some of the frames analysed, in which the box cuts molecules.
-
-        `per_frame`: whether each frame has values of its own.
-        """
+        """Return the note on some of the frames analysed, in which the box cuts molecules."""
         names = runs_text(runs_from_indices(np.unique(frames)), MAX_RUNS)
         caveat = "" if self.knows_residues else f"; {RESIDUES_UNKNOWN}"
         values = "values there are wrong" if per_frame else "values over all frames are wrong"
@@ -126,10 +123,7 @@ class CutMolecules:
         )
 
     def notes_on_reference(self, name: str, frame: FrameBlock, in_file: bool) -> tuple[str, ...]:
-        """Return a note if the box cuts molecules in the reference.
-
-        `name`: ``frame 5``, or a file. `in_file`: whether it is a file's.
-        """
+        """Return a note if the box cuts molecules in the reference, ``frame 5`` or a file."""
         if not len(self.frames(frame)):
             return ()
         remedy = f"make molecules whole in {name}" if in_file else self.remedy
@@ -144,7 +138,6 @@ class WithoutCell:
     """Finds frames without a unit cell, of which nearest images are not known."""
 
     def frames(self, block: FrameBlock) -> NDArray[np.int64]:
-        """Return numbers of these frames, (n,)."""
         return np.flatnonzero(~block.box[:, :3].any(axis=1))
 
     def note(self, frames: Sequence[int], n_frames: int, *, per_frame: bool) -> str:

@@ -70,10 +70,7 @@ _OPTIONAL: Mapping[str, type | tuple[type, ...]] = {
 
 
 def treatment(manifest: Mapping[str, Any] | None, option: str) -> Any:
-    """Return the value of ``pbc`` or ``fit`` with which frames were made, here or in the source.
-
-    None where it was not given, and for files without a manifest.
-    """
+    """Return the ``pbc`` or ``fit`` with which frames were made, here or in the source, or None."""
     return treatments((manifest or {}).get("source")).get(option)
 
 
@@ -202,23 +199,19 @@ def check_group_names(names: Iterable[str]) -> None:
 
 
 def check_manifest(manifest: Any, path: str | PathLike[str]) -> dict[str, Any]:
-    """Return `manifest` if this version of mdio can read what it describes.
+    """Return `manifest` if this mdio can read what it describes; raises CorruptLayoutError.
 
-    Raises CorruptLayoutError: it is not a manifest of mdio, has a newer format version or a wrong
-    checksum (manifests of older versions have none), keys are missing or of a wrong type, names of
-    groups lead elsewhere, or runs of atoms do not add up (a wrong number must not decide how much
-    memory is allocated).
+    It is not trusted: a wrong number must not decide how much memory is allocated.
     """
+
+    def damage(text: str) -> CorruptLayoutError:
+        return CorruptLayoutError(f"{path}: {text}; convert the source again")
+
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        raise CorruptLayoutError(
-            f"{path}: its manifest is not one of mdio; convert the source again"
-        )
+        raise damage("its manifest is not one of mdio")
     version = manifest.get("format_version")
     if not isinstance(version, int) or version < 1:
-        raise CorruptLayoutError(
-            f"{path}: its manifest has format version {version!r}, expected 1 to {FORMAT_VERSION}; "
-            "convert the source again"
-        )
+        raise damage(f"its manifest has format version {version!r}, expected 1 to {FORMAT_VERSION}")
     if version > FORMAT_VERSION:
         raise CorruptLayoutError(
             f"{path}: written in format version {version} by mdio "
@@ -233,37 +226,28 @@ def check_manifest(manifest: Any, path: str | PathLike[str]) -> dict[str, Any]:
                 f"{manifest.get(CHECKSUM_KEY)!r}; it was damaged or changed, convert the source "
                 "again"
             )
-    _check_types(manifest, path)
-    if manifest["n_frames"] < 1 or manifest["n_atoms"] < 1:
-        raise CorruptLayoutError(
-            f"{path}: its manifest has {manifest['n_frames']} frames of "
-            f"{manifest['n_atoms']} atoms; convert the source again"
-        )
-    expected_counts = {"atoms": (manifest.get("atoms"), manifest["n_atoms"])}
-    for name, n_atoms in manifest["groups"].items():
+    if (key := _key_of_wrong_type(manifest)) is not None:
+        found = repr(manifest[key])[:60] if key in manifest else "nothing"
+        raise damage(f"its manifest has {found} for {key!r}")
+    n_frames, n_atoms = manifest["n_frames"], manifest["n_atoms"]
+    if n_frames < 1 or n_atoms < 1:
+        raise damage(f"its manifest has {n_frames} frames of {n_atoms} atoms")
+    expected_counts = {"atoms": (manifest.get("atoms"), n_atoms)}
+    for name, size in manifest["groups"].items():
         if not is_group_name(name):
-            raise CorruptLayoutError(
-                f"{path}: its manifest has a group {name!r}, which no group may be called; "
-                "convert the source again"
-            )
+            raise damage(f"its manifest has a group {name!r}, which no group may be called")
         runs = manifest["group_atoms"].get(name, [])
-        expected_counts[f"group {name}"] = (runs, n_atoms)
-        if count_indices(runs) is not None and any(run[1] > manifest["n_atoms"] for run in runs):
-            raise CorruptLayoutError(
-                f"{path}: the group {name} in its manifest has atoms beyond its "
-                f"{manifest['n_atoms']} atoms; convert the source again"
-            )
+        expected_counts[f"group {name}"] = (runs, size)
+        if count_indices(runs) is not None and any(run[1] > n_atoms for run in runs):
+            raise damage(f"the group {name} in its manifest has atoms beyond its {n_atoms} atoms")
     for name, (runs, expected) in expected_counts.items():
         if runs is not None and count_indices(runs) != expected:
-            raise CorruptLayoutError(
-                f"{path}: the runs of {name} in its manifest do not add up to {expected}; "
-                "convert the source again"
-            )
+            raise damage(f"the runs of {name} in its manifest do not add up to {expected}")
     return manifest
 
 
-def _check_types(manifest: Mapping[str, Any], path: str | PathLike[str]) -> None:
-    """Raise for values of other types than mdio writes, so that later code need not check."""
+def _key_of_wrong_type(manifest: Mapping[str, Any]) -> str | None:
+    """Return a key whose value has another type than mdio writes: later code does not check."""
     optional = {key: kinds for key, kinds in _OPTIONAL.items() if key in manifest}
     for key, kinds in {**_REQUIRED, **optional}.items():
         value: Any = manifest.get(key)
@@ -278,10 +262,8 @@ def _check_types(manifest: Mapping[str, Any], path: str | PathLike[str]) -> None
         elif key == "field_precisions":
             is_valid = is_valid and all(type(n) in _NUMBER for n in value.values())
         if not is_valid:
-            text = repr(value)[:60] if key in manifest else "nothing"
-            raise CorruptLayoutError(
-                f"{path}: its manifest has {text} for {key!r}; convert the source again"
-            )
+            return key
+    return None
 
 
 def count_indices(runs: Any) -> int | None:

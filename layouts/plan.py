@@ -139,11 +139,7 @@ def split_atoms(n_atoms: int, stripe_nbytes: int) -> int:
 
 
 def tall_chunks(n_atoms: int, n_frames: int, max_frames: int, chunk_nbytes: int) -> tuple[int, int]:
-    """Return (frames, atoms) of chunks that hold many frames of some of the atoms.
-
-    `n_atoms`, `n_frames`: of the array. `max_frames`: most frames of a chunk. `chunk_nbytes`:
-    approximate decoded bytes of a chunk.
-    """
+    """Return (frames, atoms) of chunks that hold many frames of some of the atoms."""
     chunk_frames = fit_parts(max_frames, n_frames)
     n_parts = math.ceil(12 * chunk_frames * n_atoms / chunk_nbytes)
     return chunk_frames, fit_parts(math.ceil(n_atoms / n_parts), n_atoms)
@@ -173,13 +169,12 @@ def plan_shape(
     stripe_nbytes: int,
     requested: tuple[int | None, int | None],
 ) -> tuple[int, int]:
-    """Choose the frames and atoms of a chunk of the full system.
+    """Choose the frames and atoms of a chunk of the full system; raises PlanError.
 
     `shape`: (frames, atoms) of the array. `block_nbytes`: decoded bytes of a frame of all arrays.
     `quantised`: whether it holds differenced integers. `seeks`: whether these are made for reading
-    single frames. `pattern`: how the array will be read. `stripe_nbytes`: stripe size.
-    `requested`: frames and atoms that the user asked for.
-    Raises PlanError: a chunk would be too large for HDF5.
+    single frames. `pattern`: how the array will be read. `stripe_nbytes`: stripe size. `requested`:
+    frames and atoms that the user asked for.
     """
     n_frames, n_atoms = shape
     frame_nbytes = 12 * n_atoms
@@ -480,6 +475,11 @@ class LayoutPlan:
             for array in self.arrays
         )
 
+    @property
+    def array_keys(self) -> list[tuple[str, str]]:
+        """Group and field of each array."""
+        return [(array.group, array.field) for array in self.arrays]
+
     def array(self, group: str, field_name: str) -> ArrayPlan:
         """Return the plan of one array; raises KeyError."""
         return {(array.group, array.field): array for array in self.arrays}[group, field_name]
@@ -515,13 +515,10 @@ class LayoutPlan:
 
 
 def plan_arrays(info: TrajectoryInfo, options: WriteOptions, *, quantised: bool) -> LayoutPlan:
-    """Plan the chunked arrays of h5md and zarr.
+    """Plan the chunked arrays of h5md and zarr; the caller sets `layout`, `n_files` and precision.
 
-    `info`: the frames and atoms that will be written (after selection). `options`: of the
-    conversion. `quantised`: whether positions are stored as differenced integers, which compress
-    best with many frames a chunk.
-    Returns LayoutPlan, of which the caller sets `layout`, `n_files` and precision.
-    Raises PlanError: sizes that are not positive, no frames, no atoms.
+    `quantised`: whether positions are stored as differenced integers, which compress best with many
+    frames a chunk.
     """
     for flag, value in (
         ("--chunk-frames", options.chunk_frames),
@@ -553,7 +550,10 @@ def plan_arrays(info: TrajectoryInfo, options: WriteOptions, *, quantised: bool)
         seeks=options.compression == SEEKING,
         pattern=options.pattern,
         stripe_nbytes=stripe,
-        requested=(_as_int(options.chunk_frames), _as_int(options.chunk_atoms)),
+        requested=(  # as Python's integers, since they may be NumPy's
+            options.chunk_frames and int(options.chunk_frames),
+            options.chunk_atoms and int(options.chunk_atoms),
+        ),
     )
     total_nbytes = info.frame_nbytes * info.n_frames
     piece_nbytes = min(max(total_nbytes // 16, MIN_PIECE_NBYTES), MAX_PIECE_NBYTES)
@@ -593,8 +593,3 @@ def plan_arrays(info: TrajectoryInfo, options: WriteOptions, *, quantised: bool)
             for a in arrays
         ),
     )
-
-
-def _as_int(number: int | None) -> int | None:
-    """Return a number, which may be one of NumPy's, as Python's int."""
-    return None if number is None else int(number)

@@ -182,7 +182,6 @@ class RecordsWriter(AppendingFileWriter):
         return _RecordEncoder(plan.n_atoms)
 
     def encode(self, start: int, block: FrameBlock) -> list[EncodedChunk]:
-        """Return the records of these frames."""
         data = b"".join(map(self.record, self._snapshots(block)))
         return [EncodedChunk(str(start), data, [crc32c(data)])]
 

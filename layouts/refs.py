@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextvars import ContextVar
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -42,10 +41,6 @@ from mdio.layouts.writer import (
 
 OWN_OPTIONS = {"fields", "verify", "layout", "cache", "cache_size", "path"}
 """Options of opening the references, which do not belong to the source."""
-MAX_NESTED = 16
-"""Most files of references in a row that refer to the next one."""
-_opening_paths: ContextVar[tuple[str, ...]] = ContextVar("_opening_paths", default=())
-"""Paths of the files of references that are being opened; each refers to the next."""
 FILE_START = b'{"version":1,"mdio":'
 """First bytes of mdio's files; readers of kerchunk skip the key ``mdio``."""
 
@@ -57,11 +52,7 @@ class RefsLayout(Layout):
     """
 
     name = "refs"
-    facts = FormatFacts(
-        suffixes=(".refs",),
-        keeps_columns=True,
-        reads_remote=True,
-    )
+    facts = FormatFacts(suffixes=(".refs",), keeps_columns=True, reads_remote=True)
     _source: Layout
     _manifest: dict[str, Any]
 
@@ -75,31 +66,16 @@ class RefsLayout(Layout):
 
     @property
     def manifest(self) -> Mapping[str, Any]:
-        """The manifest."""
         _ = self.info
         return self._manifest
 
     def _open(self) -> TrajectoryInfo:
-        paths = _opening_paths.get()
-        own_path = str(self.path.resolve())
-        if own_path in paths or len(paths) >= MAX_NESTED:
-            raise CorruptLayoutError(
-                f"{self.path}: refers to itself, through {len(paths)} files of references; make "
-                "them again from the trajectory"
-            )
-        token = _opening_paths.set((*paths, own_path))
-        try:
-            return self._open_source()
-        finally:
-            _opening_paths.reset(token)
-
-    def _open_source(self) -> TrajectoryInfo:
         self._manifest = manifest = self._read_manifest()
         stored_source = manifest["source"]
         source = to_path(stored_source["path"])
         current = fingerprint(source)
         for name in CONTENT_KEYS:
-            if name in stored_source and current[name] != stored_source[name]:
+            if current[name] != stored_source[name]:
                 raise SourceError(
                     f"{self.path}: points into {source}, which has changed (its "
                     f"{KEY_NAMES[name]} was {stored_source[name]}, now it is {current[name]}); "
@@ -141,13 +117,16 @@ class RefsLayout(Layout):
         manifest = references.get("mdio") if isinstance(references, dict) else None
         manifest = check_manifest(manifest, self.path)
         path, open_options = manifest["source"].get("path"), manifest["source"].get("opened", {})
-        is_valid = isinstance(path, str) and path and "\0" not in path
+        # No file has its own fingerprint in it, so that no references lead back to themselves.
+        is_valid = manifest["source"].keys() >= set(CONTENT_KEYS)
+        is_valid = is_valid and isinstance(path, str) and bool(path) and "\0" not in path
         is_valid = is_valid and isinstance(open_options, dict)
         is_valid = is_valid and all(isinstance(key, str) for key in open_options)
         if not is_valid or OWN_OPTIONS & open_options.keys():
             raise CorruptLayoutError(
                 f"{self.path}: its source is described as {str(manifest['source'])[:80]!r}, "
-                "expected a path and the options for opening it; make the references again"
+                "expected its path, its fingerprint and options for opening it; make the "
+                "references again"
             )
         return manifest
 
@@ -158,7 +137,6 @@ class RefsLayout(Layout):
 
     @property
     def stored_times(self) -> StoredTimes:
-        """Which of times and steps the source stores."""
         _ = self.info
         return self._source.stored_times
 
@@ -170,12 +148,10 @@ class RefsLayout(Layout):
         yield self._source, start, stop
 
     def units(self) -> Iterator[Unit]:
-        """Yield the units of the source."""
         _ = self.info
         yield from self._source.units()
 
     def topology(self) -> Topology | None:
-        """Return the topology of the source."""
         _ = self.info
         return self._source.topology()
 
@@ -191,10 +167,7 @@ DIMENSIONS_KEY = "_ARRAY_DIMENSIONS"
 
 
 class RefsWriter(LayoutWriter):
-    """Writes ``NAME.refs``.
-
-    `path`, `plan`, `meta`: see `LayoutWriter`. `tables`: offsets of positions, file by file.
-    """
+    """Writes ``NAME.refs``."""
 
     facts = WriterFacts(points=True)
 
@@ -247,7 +220,6 @@ class RefsWriter(LayoutWriter):
         self._columns[record.start] = record
 
     def finish(self) -> None:
-        """Write the file."""
         pieces = [self._columns[start] for start in sorted(self._columns)]
         box = np.concatenate([piece.box for piece in pieces])
         manifest = build_manifest(self.plan, self.meta, has_box=bool(box.any()))
@@ -292,7 +264,6 @@ def _array_metadata(
     codec: Any = None,
     dimensions: Sequence[str] = ("frame", "atom", "xyz"),
 ) -> Iterator[tuple[str, str]]:
-    """Yield the metadata of an array, by name."""
     metadata = {
         "zarr_format": 2,
         "shape": list(shape),
@@ -322,10 +293,7 @@ def _inline_array(
 
 
 def position_tables(source: Layout) -> list[ChunkTable]:
-    """Return the offsets of a trajectory's positions, file by file, all in the same format.
-
-    Raises PlanError: other programs cannot read them there. SourceError: a file is damaged.
-    """
+    """Return the offsets of a trajectory's positions, file by file, all in the same format."""
     tables: list[ChunkTable] = []
     for layout in source.files():
         with layout:

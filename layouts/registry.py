@@ -49,12 +49,6 @@ class Entry:
     """Suffixes of its outputs, if it has a writer."""
 
 
-def _own_entry(reader: str, writer: str | None = None, *suffixes: str) -> Entry:
-    """Return the entry of a layout in `mdio.layouts`."""
-    writer = None if writer is None else f"mdio.layouts.{writer}"
-    return Entry(f"mdio.layouts.{reader}", writer, suffixes)
-
-
 _OWN_LAYOUTS = (
     ("zarr", "zarr.layout:ZarrLayout", "zarr.writer:ZarrWriter", ".zarr"),
     ("segments", "segments.layout:SegmentsLayout", "segments.writer:SegmentsWriter", ".segments"),
@@ -63,13 +57,18 @@ _OWN_LAYOUTS = (
     ("xtc", "native.xtc:XTCLayout", "native.writer:XTCFileWriter", ".xtc"),
     ("trr", "native.trr:TRRLayout", "native.writer:TRRFileWriter", ".trr"),
     ("dcd", "native.dcd:DCDLayout", "native.writer:DCDFileWriter", ".dcd"),
-    ("mdtraj", "foreign.mdtraj:MDTrajLayout"),
-    ("gsd", "foreign.gsd:GSDLayout"),
-    ("restart", "native.restart:RestartLayout"),
+    ("mdtraj", "foreign.mdtraj:MDTrajLayout", None),
+    ("gsd", "foreign.gsd:GSDLayout", None),
+    ("restart", "native.restart:RestartLayout", None),
     ("ncdf", "native.netcdf.layout:NCDFLayout", "native.writer:NCDFFileWriter", ".ncdf", ".nc"),
-    ("generic", "foreign.generic:GenericLayout"),
+    ("generic", "foreign.generic:GenericLayout", None),
 )
-LAYOUTS = MappingProxyType({name: _own_entry(*entry) for name, *entry in _OWN_LAYOUTS})
+LAYOUTS = MappingProxyType(
+    {
+        name: Entry(f"mdio.layouts.{reader}", writer and f"mdio.layouts.{writer}", tuple(suffixes))
+        for name, reader, writer, *suffixes in _OWN_LAYOUTS
+    }
+)
 """mdio's own, in the order in which `open_layout` tries them; plug-ins come before the last."""
 
 ALIASES = dict.fromkeys(("inpcrd", "restrt", "rst7", "ncrst"), "restart")
@@ -105,10 +104,7 @@ def load_class(address: str) -> Any:
 
 
 def import_likely(trajectory: Any) -> None:
-    """Import the modules that will read a trajectory, judged by its suffix, ahead of opening it.
-
-    `trajectory`: a path, several, or an open layout.
-    """
+    """Import the modules that will read a path, or several, judged by suffix, ahead of opening."""
     if isinstance(trajectory, Layout):
         return
     paths = [trajectory] if isinstance(trajectory, str | PathLike) else trajectory
@@ -184,7 +180,6 @@ def layout_name_for_output(
     """Return the layout to write: `to`, or that of the suffix of `path`.
 
     `besides`: suffixes of files of one frame, which are written too, for the message.
-    Raises PlanError: no layout has the suffix. UnknownLayoutError: `to` is none.
     """
     if to is not None:
         writer_class(to)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,14 +12,8 @@ from numpy.typing import NDArray
 
 from mdio.core.files.piece_sums import PieceSums
 
-NATIVE_EXPONENT, SWAPPED_EXPONENT = 0x7F800000, 0x0000807F
-EXPONENT_MASKS = {
-    ("<", "little"): NATIVE_EXPONENT,
-    (">", "big"): NATIVE_EXPONENT,
-    ("<", "big"): SWAPPED_EXPONENT,
-    (">", "little"): SWAPPED_EXPONENT,
-}
-"""Bits that are all set in a float that is NaN or infinite, by its byte order and the machine's."""
+EXPONENT = 0x7F800000
+"""Bits that are all set in a float that is NaN or infinite."""
 
 FrameCheck = Callable[[NDArray[np.uint8], range, "FrameTable", int], None]
 """Takes a buffer, the frames whose bytes it begins with, the table of all frames and the number of
@@ -50,12 +43,10 @@ class FrameTable:
 
     @property
     def n_frames(self) -> int:
-        """Number of frames F."""
         return len(self.edges) - 1
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all frames."""
         return int(self.edges[-1] - self.edges[0])
 
     def may_hold_nonfinite(self, data: memoryview) -> bool:
@@ -65,11 +56,10 @@ class FrameTable:
         """
         if self.byte_order is None:
             return False
-        mask = np.uint32(EXPONENT_MASKS[self.byte_order, sys.byteorder])
+        mask = np.array(EXPONENT, f"{self.byte_order}u4").view(np.uint32)
         return bool((np.frombuffer(data, np.uint32) & mask).max(initial=0) == mask)
 
     def part(self, start: int, stop: int) -> FrameTable:
-        """Return the table of frames ``start:stop`` of these."""
         edges = self.edges[start : stop + 1]
         return replace(self, edges=edges, first=self.first + start)
 
@@ -103,22 +93,17 @@ class ChunkTable:
         return replace(self, offset=self.offset[frames], nbytes=self.nbytes[frames])
 
 
-def no_position_table() -> None:
-    """Return None: other programs cannot read positions in place."""
-    return
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Tables:
-    """Where the data of a layout lie.
+    """Where the data of a layout lie; raises SourceError.
 
     `frames`: of one file, if copies of its frames make valid files of its format. `positions`:
-    returns the table of positions, by which other programs read them in place; None if these do
-    not know how they are stored. Raises SourceError: the file is damaged.
+    returns the table of positions, by which other programs read them in place; None if these do not
+    know how they are stored.
     """
 
     frames: FrameTable | None = None
-    positions: Callable[[], ChunkTable | None] = no_position_table
+    positions: Callable[[], ChunkTable | None] = lambda: None
 
 
 def frame_chunk_table(

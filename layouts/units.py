@@ -82,7 +82,6 @@ def check_units(
     """Check the units whose numbers are `wanted`, or all; yield names and problems (or None).
 
     `opens_ahead`: whether their files are opened ahead.
-    Raises OSError: the mount is gone.
     """
     selected_units = (unit for number, unit in enumerate(units) if wanted is None or wanted(number))
     # Prefetched ranges have to be read in order, which units that list no ranges may not do.

@@ -9,7 +9,7 @@ send each other.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from mdio.core.errors import OutputError
 from mdio.core.frames import AtomIndices, FrameBlock, TrajectoryInfo
 from mdio.core.kernels.checks import buffer
 from mdio.core.topology import Topology
@@ -51,10 +52,6 @@ class NotFinite:
             f"{'is' if self.coordinates == 1 else 'are'} NaN or infinite"
         )
 
-    def __add__(self, other: NotFinite) -> NotFinite:
-        first = min(self.first_frame, other.first_frame)
-        return NotFinite(self.coordinates + other.coordinates, self.frames + other.frames, first)
-
 
 def add_not_finite(
     total: NotFinite | None, added: NotFinite | None, first: int = 0
@@ -62,8 +59,11 @@ def add_not_finite(
     """Return `total` with `added`, whose frame 0 is frame `first` of `total`."""
     if added is None:
         return total
-    added = replace(added, first_frame=added.first_frame + first)
-    return added if total is None else total + added
+    first += added.first_frame
+    if total is None:
+        return replace(added, first_frame=first)
+    coordinates, frames = total.coordinates + added.coordinates, total.frames + added.frames
+    return NotFinite(coordinates, frames, min(total.first_frame, first))
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class OutputMeta:
     topology: Topology | None = None
     """Topology of the atoms that are kept."""
     frame_data: Mapping[str, NDArray[Any]] | None = None
-    """Numbers of each frame that is kept; see `Layout.frame_data`."""
+    """Numbers of each frame that is kept."""
     striping: Mapping[str, Any] | None = None
     """Stripes as requested and as applied."""
     not_finite: NotFinite | None = None
@@ -280,6 +280,15 @@ class LayoutWriter(ABC):
     @abstractmethod
     def finish(self) -> None:
         """Check that every piece was stored, write the rest and last the manifest (owner)."""
+
+    def check_complete(self, stored: Container[int]) -> None:
+        """Raise OutputError unless all pieces were stored; `stored`: their first frames."""
+        missing = [task for task in self.plan.write_tasks() if task[0] not in stored]
+        if missing:
+            raise OutputError(
+                f"{self.path}: {len(missing)} pieces were never stored, the first being frames "
+                f"{missing[0][0]} to {missing[0][1] - 1}; convert again"
+            )
 
     def abort(self) -> None:
         """Close handles after an error; the caller removes the files (owner)."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from threading import local
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,8 +28,9 @@ from mdio.core.files.piece_sums import (
     widen_to_pieces,
 )
 from mdio.core.files.reading import Buffer, OpenFile
-from mdio.core.frames import AtomIndices, array_to_fill
+from mdio.core.frames import AtomIndices
 from mdio.core.kernels import crc32c, gather_atoms, unshuffle
+from mdio.layouts.codecs.quantised import Scratch
 
 FloatArray = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
@@ -90,26 +90,8 @@ def select_atoms(
     return source, None if atoms is None else atoms - low
 
 
-class _Scratch(local):
-    """Memory of a thread for bytes that are decoded at once, since fresh pages cost time.
-
-    All arrays share it, since hundreds of them are open for an ensemble.
-    """
-
-    def __init__(self) -> None:
-        self._buffer = np.empty(0, np.uint8)
-
-    def take(self, nbytes: int) -> Bytes:
-        """Return `nbytes`, valid until the next call; large buffers are not kept."""
-        if nbytes > SCRATCH_NBYTES:
-            return array_to_fill((nbytes,), np.uint8)
-        if self._buffer.nbytes < nbytes:
-            self._buffer = array_to_fill((nbytes,), np.uint8)
-        return self._buffer[:nbytes]
-
-
-_scratch = _Scratch()
-SCRATCH_NBYTES = 64 << 20
+_scratch = Scratch()
+"""All arrays share it, since hundreds of them are open for an ensemble."""
 RUN_NBYTES = 4 << 20
 """Bytes that are read before their checksum is computed: many enough for file systems to be fast,
 ..."""
@@ -217,10 +199,7 @@ class ChunkedArray(ABC):
 
     @abstractmethod
     def locate(self, i: int, j: int) -> tuple[OpenFile, int, int]:
-        """Return the file of a chunk, and offset and size of the chunk in it.
-
-        Raises CorruptLayoutError: the chunk is missing.
-        """
+        """Return the file of a chunk, and offset and size of the chunk in it."""
 
     @abstractmethod
     def corrupt(self, i: int, j: int, file: OpenFile, problem: str) -> CorruptLayoutError:
@@ -229,17 +208,11 @@ class ChunkedArray(ABC):
     # The next three are not needed of arrays that do not verify, or whose chunks are all plain.
 
     def _compare(self, i: int, j: int, file: OpenFile, crc: int, trailer: Bytes) -> None:
-        """Compare the crc32c of a chunk with the stored one; raises CorruptLayoutError.
-
-        `trailer`: the bytes that follow the chunk.
-        """
+        """Compare the crc32c of a chunk with the stored one; raises CorruptLayoutError."""
         raise NotImplementedError
 
     def _piece_sums(self, start: int, stop: int, j: int, first: int, n_pieces: int) -> Sums:
-        """Return stored checksums of pieces of frames ``start:stop`` of a column, (frames, pieces).
-
-        `first`, `n_pieces`: pieces of each frame.
-        """
+        """Return checksums of `n_pieces` of frames ``start:stop`` of a column, (frames, pieces)."""
         raise NotImplementedError
 
     def _decode(
@@ -252,21 +225,15 @@ class ChunkedArray(ABC):
         raise NotImplementedError
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state without decoded chunks."""
         emptied = {"_decoded_row": -1, "_last_partial_row": -1, "_decoded": {}}
         return {**self.__dict__, **emptied, "_last_selection": None}
 
     def close(self) -> None:
-        """Drop decoded chunks."""
         self._decoded_row = self._last_partial_row = -1
         self._decoded.clear()
 
     def read(self, start: int, stop: int, atoms: AtomIndices | None, out: FloatArray) -> None:
-        """Fill `out`, (stop - start, k, 3), with frames ``start:stop`` of `atoms` (None = all).
-
-        Raises CorruptLayoutError: a chunk is missing or damaged; the message names the file and the
-        frames.
-        """
+        """Fill `out`, (stop - start, k, 3), with frames ``start:stop`` of `atoms` (None = all)."""
         if self._is_contiguous and atoms is None and out.flags.c_contiguous:
             i, first = divmod(start, self.chunk_frames)
             last = first + stop - start
@@ -424,10 +391,6 @@ class ChunkedArray(ABC):
     def _read_chunk(
         self, rows: RowFrames, column: ColumnAtoms, out: FloatArray, *, alone: bool
     ) -> None:
-        """Fill the column's part of `out` with the requested frames and atoms of one chunk.
-
-        `alone`: whether to decode only these.
-        """
         j, atoms, n_atoms, target, span = column
         if span is not None:
             source = self._read_rows(rows, j, *span)
@@ -471,7 +434,7 @@ class ChunkedArray(ABC):
     def _encoded(self, i: int, j: int, *, verify: bool) -> tuple[OpenFile, Bytes]:
         """Return the stored bytes of a chunk, valid until the next call in this thread."""
         file, offset, nbytes = self.locate(i, j)
-        encoded = _scratch.take(nbytes + self.trailer_nbytes)
+        encoded = _scratch.buffer("encoded", nbytes + self.trailer_nbytes)
         self._fill(i, j, file, offset, encoded)
         if verify and (self.plain or not self.sums_of_decoded):
             self._compare(i, j, file, crc32c(encoded[:nbytes]), encoded[nbytes:])
@@ -544,19 +507,14 @@ class ChunksInFile(ChunkedArray):
         self.file, self.offset, self.nbytes = file, offset, nbytes
 
     def locate(self, i: int, j: int) -> tuple[OpenFile, int, int]:
-        """Return the file, and offset and size of a chunk."""
         return self.file, self.offset.item(i, j), self.nbytes.item(i, j)
 
     def corrupt(self, i: int, j: int, file: OpenFile, problem: str) -> CorruptLayoutError:  # noqa: ARG002
-        """Return the error for a chunk."""
         return CorruptLayoutError(f"{self.describe_chunk(i, j)}: {problem}")
 
 
 def inflate(stored: NDArray[np.uint8], out: NDArray[Any]) -> None:
-    """Decode a chunk of HDF5's filters shuffle and deflate into `out`.
-
-    Raises ValueError: it cannot be decompressed, or has another number of bytes.
-    """
+    """Decode a chunk of HDF5's filters shuffle and deflate into `out`; raises ValueError."""
     if out.nbytes > DEFLATE_MAX_RATIO * stored.nbytes:
         raise ValueError(f"{stored.nbytes} bytes cannot hold {out.nbytes}; {DAMAGED}")
     stream = zlib.decompressobj()

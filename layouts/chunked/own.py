@@ -36,16 +36,19 @@ if TYPE_CHECKING:
 
 Array = TypeVar("Array", bound=ChunkedArray)
 
+UNITS = {
+    "positions": "Angstrom",
+    "velocities": "Angstrom ps-1",
+    "forces": "kJ mol-1 Angstrom-1",
+}
+"""Names of mdio's units in H5MD, by field."""
+
 
 class OwnOutput(ABC, Generic[Array]):
     """An output of mdio, open for reading.
 
-    A subclass sets `arrays`, and reads times, steps and boxes.
-
-    `path`: the file or folder. `manifest`: its manifest, unchecked. `group`: particle group whose
-    atoms are those of the trajectory; the full system by default. `verify`: whether everything that
-    is read is compared with checksums.
-    Raises CorruptLayoutError: it does not fit its manifest. PlanError: there is no such group.
+    A subclass sets `arrays`, and reads times, steps and boxes. `group`: particle group whose atoms
+    are those of the trajectory; the full system by default.
     """
 
     arrays: dict[tuple[str, str], Array]
@@ -75,14 +78,7 @@ class OwnOutput(ABC, Generic[Array]):
         self.groups = StoredGroups(group_atoms)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state without `_columns_run`."""
         return {name: value for name, value in self.__dict__.items() if name != "_columns_run"}
-
-    @property
-    def has_manifest_times(self) -> bool:
-        """Whether the manifest has the first and last time, so that opening reads no columns."""
-        times = (self.manifest.get(f"time_{edge}_ps") for edge in ("first", "last"))
-        return None not in times
 
     @abstractmethod
     def read_column(self, name: str, start: int, stop: int) -> NDArray[Any]:
@@ -97,10 +93,6 @@ class OwnOutput(ABC, Generic[Array]):
         """Return the stored topology; None if there is none. Raises CorruptLayoutError."""
 
     def topology(self) -> Topology | None:
-        """Return the stored topology of its group, or of all atoms; see `Layout.topology`.
-
-        Raises CorruptLayoutError: it is damaged, or of another number of atoms.
-        """
         data = self._topology_bytes()
         if data is None:
             return None
@@ -114,7 +106,6 @@ class OwnOutput(ABC, Generic[Array]):
         return topology if runs is None else topology.take(indices_from_runs(runs))
 
     def array_plans(self, *, contiguous: bool = False) -> tuple[ArrayPlan, ...]:
-        """Return the plans of the arrays, with their chunks."""
         from mdio.layouts.plan import ArrayPlan  # not needed for reading frames
 
         plans = []
@@ -128,13 +119,12 @@ class OwnOutput(ABC, Generic[Array]):
         return None
 
     def info(self, layout: str) -> TrajectoryInfo:
-        """Return the information on the trajectory of its group."""
         manifest = self.manifest
-        time_first_ps, time_last_ps, has_box = 0.0, 0.0, False
-        if self.has_manifest_times:
-            time_first_ps, time_last_ps = manifest["time_first_ps"], manifest["time_last_ps"]
-            has_box = manifest["has_box"]
-        else:
+        time_first_ps: Any = manifest.get("time_first_ps")
+        time_last_ps: Any = manifest.get("time_last_ps")
+        has_box = manifest["has_box"]
+        if None in (time_first_ps, time_last_ps):
+            time_first_ps, time_last_ps, has_box = 0.0, 0.0, False
             # Damaged outputs must open without verifying, to be repaired.
             with nullcontext() if self._verifies else suppress(CorruptLayoutError):
                 has_box = bool(self.read_column("box", 0, 1).any())
@@ -171,7 +161,6 @@ class OwnOutput(ABC, Generic[Array]):
     def read_into(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
     ) -> None:
-        """Fill `block` with frames; raises CorruptLayoutError."""
         first, last, (time, step, box) = self._columns_run
         if not first <= start <= stop <= last:
             first, last = self._run_in_memory(start, stop)
@@ -200,7 +189,6 @@ class OwnOutput(ABC, Generic[Array]):
     def byte_ranges(
         self, start: int, stop: int, atoms: AtomIndices | None, fields: Sequence[str]
     ) -> Iterator[ByteRange]:
-        """Yield the ranges of chunks that reading `fields` takes; see `Layout.byte_ranges`."""
         if atoms is None or atoms.size:
             group, atoms = self.stored_group(atoms)
             for field in fields:
@@ -232,7 +220,6 @@ class OwnOutput(ABC, Generic[Array]):
         return group, atoms
 
     def _units_of(self, key: tuple[str, str]) -> Iterator[Unit]:
-        """Yield the chunks of an array; see `Layout.units`."""
         array = self.arrays[key]
         for i, j in np.ndindex(*array.grid):
             first = i * array.chunk_frames
@@ -242,7 +229,6 @@ class OwnOutput(ABC, Generic[Array]):
             yield Unit(array.describe_chunk(i, j), check, frames, key[0], ranges, openings)
 
     def close(self) -> None:
-        """Close files."""
         for array in self.arrays.values():
             array.close()
 
@@ -294,10 +280,7 @@ class StoredGroups:
 
 
 class Ensemble(ABC):
-    """Combines several outputs to one ensemble, in a folder.
-
-    `path`: the temporary path of the folder, which does not exist yet. `target`: its final path.
-    """
+    """Combines several outputs to one ensemble, in a folder that is at `path` until published."""
 
     suffix: ClassVar[str] = ""
     """Suffix of the names of trajectories in the folder."""
@@ -309,7 +292,6 @@ class Ensemble(ABC):
         self.uuid = str(uuid4())
 
     def create(self) -> None:
-        """Make the folder for the trajectories; raises OSError."""
         self.path.mkdir()
 
     def member_path(self, label: str, *, final: bool = False) -> Path:
@@ -321,7 +303,6 @@ class Ensemble(ABC):
         """Write the manifest, with the trajectories in order; raises OutputError."""
 
     def manifest(self, labels: Sequence[str]) -> dict[str, Any]:
-        """Return the manifest of the ensemble."""
         return {
             "format": "mdio",
             "format_version": 1,
@@ -340,10 +321,7 @@ def labels_in(manifest: Mapping[str, Any]) -> list[str]:
 def check_members(
     path: Path, members: Mapping[str, Path], required_file: str | None = None
 ) -> None:
-    """Raise CorruptLayoutError if a trajectory of the ensemble at `path` is missing.
-
-    `members`: their files or folders, by label. `required_file`: name of a file in each folder.
-    """
+    """Raise CorruptLayoutError if a trajectory of an ensemble is missing, or a file in it."""
     for label, member in members.items():
         if label in ("", ".", "..") or "/" in label or "\0" in label:
             raise CorruptLayoutError(

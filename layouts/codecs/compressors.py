@@ -82,14 +82,12 @@ class Zstd(Compressor):
         return {"level": self.level, "checksum": False}
 
     def encode(self, data: Bytes) -> bytes:
-        """Compress."""
         from numcodecs import zstd  # 0.1 s to import
 
         compressed: bytes = zstd.compress(data, self.level)
         return compressed
 
     def decode(self, data: memoryview, out: Bytes) -> None:
-        """Decompress into `out`; see the base class."""
         from numcodecs import zstd
 
         try:
@@ -112,19 +110,16 @@ class BloscLZ4(Compressor):
         return cls(int(configuration.get("clevel", 0)))
 
     def configuration(self) -> dict[str, Any]:
-        """Return the configuration of Blosc."""
         options = {"typesize": 4, "cname": "lz4", "clevel": self.level}
         return options | {"shuffle": "shuffle", "blocksize": 0}
 
     def encode(self, data: Bytes) -> bytes:
-        """Compress."""
         from numcodecs import blosc
 
         compressed: bytes = blosc.compress(data, b"lz4", self.level, shuffle=1, typesize=4)
         return compressed
 
     def decode(self, data: memoryview, out: Bytes) -> None:
-        """Decompress into `out`; see the base class."""
         from numcodecs import blosc
 
         if len(data) < 16 or int.from_bytes(data[4:8], "little") != out.nbytes:
@@ -142,12 +137,10 @@ class Gzip(Compressor):
     levels = (0, 9, 6)
 
     def encode(self, data: Bytes) -> bytes:
-        """Compress."""
         compressor = zlib.compressobj(self.level, wbits=31)  # 31: with the header of gzip
         return compressor.compress(data.data) + compressor.flush()
 
     def decode(self, data: memoryview, out: Bytes) -> None:
-        """Decompress into `out`; see the base class."""
         decompressor = zlib.decompressobj(wbits=31)
         try:
             decompressed = decompressor.decompress(data, out.nbytes)
@@ -164,7 +157,6 @@ COMPRESSORS: Mapping[str, type[Compressor]] = {"zstd": Zstd, "lz4": BloscLZ4, "g
 
 @cache
 def _plugins() -> Mapping[str, type[Compressor]]:
-    """Return the compressors of other packages."""
     from mdio.core.plug_ins import find_plug_ins  # seldom needed
 
     return find_plug_ins("mdio.codecs", Compressor, COMPRESSORS, check=_check_attributes)  # type: ignore[type-abstract]
@@ -280,12 +272,11 @@ def compressor_from_metadata(codec: Mapping[str, Any]) -> Compressor:
 
 
 def quantised_from_option(step: float, rule: str | None, option: str | None) -> QuantisedFormat:
-    """Return the format of positions that are rounded to this step.
+    """Return the format of positions that are rounded to this step; raises PlanError.
 
     `step`: angstrom. `rule`: `LayoutPlan.precision_source`. `option`: of ``--compression``:
     ``zstd[:LEVEL]``, ``lz4[:LEVEL]``, ``rigid`` (``small``), ``rigid-seek``, or ``bitpack``
     (``fast``), the default.
-    Raises PlanError: the step is not positive, or the compressor is unknown.
     """
     if not 0 < step < np.inf:
         raise PlanError(f"--precision is {step}; give a positive step in angstrom")

@@ -23,7 +23,6 @@ class XTCFrame(Codec):  # type: ignore[misc]
     codec_id = "mdio.xtc"
 
     def encode(self, buf: Any) -> Any:
-        """Raise NotImplementedError: the frames of the file are only read."""
         raise NotImplementedError("references are read only")
 
     def decode(self, buf: Any, out: Any = None) -> Any:

@@ -64,6 +64,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core import kernels
+from mdio.core.frames import array_to_fill
 from mdio.core.kernels import (
     choose_neighbours,
     decode_rigid,
@@ -76,12 +77,12 @@ from mdio.core.kernels import (
     sum_packed,
 )
 
-MAX_CACHED_NBYTES = 32 << 20
+MAX_CACHED_NBYTES = 64 << 20
 """Larger buffers are not kept."""
 
 
 class Scratch(threading.local):
-    """Buffers by purpose, for each thread its own."""
+    """Buffers by purpose, for each thread its own, since fresh pages cost time."""
 
     def __init__(self) -> None:
         self._buffers: dict[str, NDArray[np.uint8]] = {}
@@ -89,10 +90,10 @@ class Scratch(threading.local):
     def buffer(self, purpose: str, nbytes: int) -> NDArray[np.uint8]:
         """Return a buffer of `nbytes`, valid until the next call for the same purpose."""
         if nbytes > MAX_CACHED_NBYTES:
-            return np.empty(nbytes, np.uint8)
+            return array_to_fill((nbytes,), np.uint8)
         buffer = self._buffers.get(purpose)
         if buffer is None or buffer.nbytes < nbytes:
-            buffer = self._buffers[purpose] = np.empty(nbytes, np.uint8)
+            buffer = self._buffers[purpose] = array_to_fill((nbytes,), np.uint8)
         return buffer[:nbytes]
 
 

@@ -47,14 +47,12 @@ class QuantisedCodec(ArrayBytesCodec):
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
-        """Return the codec for its metadata; raises ValueError."""
         if data.get("name") != QUANTISED_NAME:
             raise ValueError(f"{data.get('name')!r} is not {QUANTISED_NAME!r}")
         form = quantised_from_metadata(data.get("configuration") or {})
         return cls(form.step, form.rule, form.compressor, form.level)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the codec's metadata."""
         return quantised_metadata(self._format)
 
     def compute_encoded_size(self, input_byte_length: int, chunk_spec: ArraySpec) -> int:
@@ -90,15 +88,12 @@ class XTCFrameCodec(BytesBytesCodec):
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:  # noqa: ARG003
-        """Return the codec; its metadata has no options."""
         return cls()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the codec's metadata."""
         return {"name": XTCFrame.codec_id}
 
     def get_config(self) -> dict[str, str]:
-        """Return the configuration in Zarr's format 2."""
         return {"id": XTCFrame.codec_id}
 
     def compute_encoded_size(self, input_byte_length: int, chunk_spec: ArraySpec) -> int:

@@ -44,16 +44,12 @@ def open_decompressed(path: Path) -> BinaryIO:
     """Open a file for reading its decompressed bytes; raises SourceError."""
     suffix = compression_of(path)
     if suffix == ZSTD and _zstd() is None:
-        raise _without_zstd(path)
+        raise SourceError(
+            f"{path}: compressed with Zstandard, which this Python lacks; install it: "
+            "pip install backports.zstd, or decompress the file (zstd -d)"
+        )
     opener = _zstd().open if suffix == ZSTD else OPENERS.get(suffix, open)
     return cast(BinaryIO, opener(path, "rb"))
-
-
-def _without_zstd(path: Path) -> SourceError:
-    return SourceError(
-        f"{path}: compressed with Zstandard, which this Python lacks; install it: "
-        "pip install backports.zstd, or decompress the file (zstd -d)"
-    )
 
 
 def compression_of(path: Path) -> str:
@@ -63,28 +59,3 @@ def compression_of(path: Path) -> str:
     except OSError:
         return ""
     return next((suffix for magic, suffix in FIRST_BYTES.items() if head.startswith(magic)), "")
-
-
-def let_mdanalysis_read(path: Path) -> None:
-    """Let MDAnalysis open a file that is compressed with Zstandard; raises SourceError.
-
-    MDAnalysis knows gzip and bzip2, and opens all files with one function, which is extended here.
-    """
-    if compression_of(path) != ZSTD:
-        return
-    zstd = _zstd()
-    if zstd is None:
-        raise _without_zstd(path)
-    from MDAnalysis.lib import util
-
-    original = util._get_stream
-    if getattr(original, "knows_zstd", False):
-        return
-
-    def get_stream(filename: Any, openfunction: Any = open, mode: str = "r") -> Any:
-        if isinstance(filename, str | Path) and compression_of(Path(filename)) == ZSTD:
-            return zstd.open(filename, mode if "b" in mode else mode.replace("t", "") + "t")
-        return original(filename, openfunction, mode)
-
-    get_stream.knows_zstd = True  # type: ignore[attr-defined]
-    util._get_stream = get_stream

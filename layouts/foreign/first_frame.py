@@ -32,7 +32,6 @@ class FirstFrame(SingleFrameReaderBase):  # type: ignore[misc]
 
     @property
     def ts(self) -> Timestep:
-        """The frame, which is read at first use."""
         if self._ts is None:
             was_open = self._layout._info is not None
             block = self._layout.read(0, 1, out=FrameBlock.empty(1, self.n_atoms))

@@ -27,6 +27,7 @@ from mdio.layouts.base import FormatFacts, Layout, StoredTimes, redundant_option
 from mdio.layouts.foreign.compressed import (
     COMPRESSED_SUFFIXES,
     DECOMPRESSORS,
+    ZSTD,
     compression_of,
     decompressed_head,
 )
@@ -81,9 +82,7 @@ class GenericLayout(Layout):
     """
 
     name = "generic"
-    facts = FormatFacts(
-        options=None,
-    )
+    facts = FormatFacts(options=None)
 
     _frames: ForeignFrames
     _factor: np.float32
@@ -102,12 +101,14 @@ class GenericLayout(Layout):
 
     def _open(self) -> TrajectoryInfo:
         suffix, name = compression_of(self.path), _format_by_name(self.path)
-        if suffix in DECOMPRESSORS and name in BINARY:
+        format_name = self._format_name()
+        # MDAnalysis, which reads all but text of frames, knows gzip and bzip2.
+        is_unread = name in BINARY or (suffix == ZSTD and format_name not in TEXT_FORMATS)
+        if suffix in DECOMPRESSORS and is_unread:
             raise SourceError(
                 f"{self.path}: a compressed {name} file cannot be read; decompress it first "
                 f"({DECOMPRESSORS[suffix]} {self.path.name})"
             )
-        format_name = self._format_name()
         self._factor = length_factor(self.path, self.options)
         self._frames = self._frames_of(format_name)
         try:
@@ -153,7 +154,6 @@ class GenericLayout(Layout):
         return info.replace(flaws=info.flaws._replace(made_up=(*assumed, *frames.notes())))
 
     def _frames_of(self, format_name: str | None) -> ForeignFrames:
-        """Return the reader for a format; raises SourceError, OptionError."""
         if format_name is None or (format_name in NATIVE and "format" not in self.options):
             head = read_head(self.path)[:8]
             raise SourceError(
@@ -190,7 +190,6 @@ class GenericLayout(Layout):
             )
 
     def _snapshot(self, frame: int) -> Snapshot:
-        """Return a frame; raises SourceError."""
         snapshot = self._frames.read(frame)
         if snapshot.n_atoms != self._frames.n_atoms:
             raise SourceError(
@@ -230,7 +229,6 @@ class GenericLayout(Layout):
 
     @property
     def stored_times(self) -> StoredTimes:
-        """Whether the file has times; see `Layout.stored_times`."""
         stored = super().stored_times  # opens the file
         return stored._replace(has_times=self._frames.has_times)
 
@@ -286,6 +284,5 @@ def _format_by_name(path: Path) -> str:
 
 
 def _format_by_head(path: Path) -> str | None:
-    """Return the format by the first bytes of a file; None if no format fits."""
     head = decompressed_head(path, HEAD_NBYTES)
     return next((name for name, pattern in FIRST_BYTES.items() if pattern.match(head)), None)

@@ -107,7 +107,6 @@ class GSDFrames(ForeignFrames):
         return self._numbers(name, source) if source or name in self._in_frame_0 else None
 
     def read(self, frame: int) -> Snapshot:
-        """Return a frame; raises SourceError."""
         positions, step, cell = (
             self._numbers_or_default(name, frame) for name in (POSITION, STEP, BOX)
         )
@@ -125,7 +124,6 @@ class GSDFrames(ForeignFrames):
         )
 
     def notes(self) -> Iterator[str]:
-        """Yield notes on contents that are not read."""
         if self._unread_names:
             yield f"{', '.join(self._unread_names)} of later frames are not read"
 
@@ -134,13 +132,10 @@ class GSDLayout(GenericLayout):
     """A GSD file of HOOMD's schema."""
 
     name = "gsd"
-    facts = FormatFacts(
-        options=frozenset({"dt", "length_unit"}),
-    )
+    facts = FormatFacts(options=frozenset({"dt", "length_unit"}))
 
     @classmethod
     def sniff(cls, path: Path) -> bool:
-        """Return whether it begins like a GSD file."""
         return path.is_file() and read_head(path)[:8] == MAGIC.to_bytes(8, "little")
 
     def _format_name(self) -> str:

@@ -31,7 +31,13 @@ MAX_CHUNK_NBYTES = 64 << 20
 """Chunks are kept in memory; arrays with larger chunks are read through HDF5, in parts."""
 SLAB_NBYTES = 64 << 20
 """Bytes that are read at a time if HDF5 cannot read into the caller's array."""
-NO_OFFSET = -1
+MAX_COMPRESSION_RATIO = 100_000
+"""No trajectory compresses so well: a dataset that is larger by more was never written."""
+
+
+def was_written(dataset: h5py.Dataset) -> bool:
+    """Return whether the file can hold all numbers that a dataset of it claims."""
+    return bool(dataset.nbytes <= MAX_COMPRESSION_RATIO * max(dataset.id.get_storage_size(), 1))
 
 
 class ForeignChunks(ChunksInFile):
@@ -48,10 +54,7 @@ class ForeignChunks(ChunksInFile):
 
 
 class Datasets:
-    """Arrays of coordinates in an HDF5 file, whose chunks are located once.
-
-    `path`: the file. `descriptor`: returns that of the open file, so that it is not opened again.
-    """
+    """Arrays of coordinates in an HDF5 file, whose chunks are located once."""
 
     def __init__(self, path: Path, descriptor: Callable[[], int] | None = None) -> None:
         self._path, self._descriptor = path, descriptor
@@ -96,7 +99,6 @@ class Datasets:
             out[begin - start : end - start] = rows[:, indices - first]
 
     def close(self) -> None:
-        """Close the file, if it was opened here."""
         if self._file is not None:
             self._file.close()
 
@@ -109,8 +111,7 @@ def chunks_of(dataset: h5py.Dataset, file: OpenFile) -> ForeignChunks | None:
     """Return the chunks of an array of coordinates; None if HDF5 must read it.
 
     HDF5 reads arrays that are compressed or not float32, have chunks that were never written (it
-    fills them), are in another file, or are divided along x, y, z. Raises SourceError: a chunk has
-    an impossible offset.
+    fills them), are in another file, or are divided along x, y, z.
     """
     n_frames, n_atoms, _ = dataset.shape
     frames, atoms = (1, n_atoms) if dataset.chunks is None else dataset.chunks[:2]
@@ -123,7 +124,7 @@ def chunks_of(dataset: h5py.Dataset, file: OpenFile) -> ForeignChunks | None:
         or (dataset.chunks is not None and not hasattr(dataset.id, "chunk_iter"))
     ):
         return None
-    offset = np.full((-(-n_frames // frames), -(-n_atoms // atoms)), NO_OFFSET, np.int64)
+    offset = np.full((-(-n_frames // frames), -(-n_atoms // atoms)), -1, np.int64)
     if dataset.chunks is not None:
 
         def set_offset(chunk: h5py.h5d.StoreInfo) -> None:
@@ -183,13 +184,11 @@ class FileObject(ABC):
         self._position, self._nbytes = 0, nbytes
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Set the position in the file."""
         begin = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._nbytes}[whence]
         self._position = begin + offset
         return self._position
 
     def tell(self) -> int:
-        """Return the position."""
         return self._position
 
     def read(self, nbytes: int) -> bytes:
@@ -204,8 +203,6 @@ class FileObject(ABC):
 
 
 class _HeapChecker(FileObject):
-    """Reads a file, and checks its global heaps."""
-
     def __init__(self, file: OpenFile) -> None:
         super().__init__(file.nbytes)
         self.damaged_offset: int | None = None
@@ -243,10 +240,7 @@ class _HeapChecker(FileObject):
 
 
 def check_heaps(path: Path) -> None:
-    """Read the attributes of an HDF5 file, up to the first damaged heap.
-
-    Raises SourceError: a global heap is damaged.
-    """
+    """Read the attributes of an HDF5 file, up to the first damaged heap; raises SourceError."""
     with OpenFile(path) as file:
         checker = _HeapChecker(file)
         with (

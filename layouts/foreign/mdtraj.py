@@ -21,7 +21,7 @@ from mdio.core.files.fingerprint import read_head
 from mdio.core.frames import AtomIndices, Flaws, FrameBlock, TrajectoryInfo
 from mdio.core.topology import BONDS, RESINDEX, SEGINDEX, Texts, Topology
 from mdio.layouts.base import FormatFacts, Layout, redundant_option_error
-from mdio.layouts.foreign.hdf5 import Datasets, check_heaps
+from mdio.layouts.foreign.hdf5 import Datasets, check_heaps, was_written
 from mdio.layouts.foreign.tree import as_source_error
 from mdio.layouts.foreign.units import made_up, spelled_factor
 
@@ -35,18 +35,13 @@ UNITS = {
     "cell_angles": "degrees",
 }
 """Units of the convention, for arrays that name none."""
-MAX_COMPRESSION_RATIO = 100_000
-"""Most bytes of an array for each stored byte: no compressor does better, so that a file with more
-was not written completely."""
 
 
 class MDTrajLayout(Layout):
     """An HDF5 file of mdtraj."""
 
     name = "mdtraj"
-    facts = FormatFacts(
-        options=frozenset({"dt"}),
-    )
+    facts = FormatFacts(options=frozenset({"dt"}))
 
     @classmethod
     def sniff(cls, path: Path) -> bool:
@@ -83,7 +78,7 @@ class MDTrajLayout(Layout):
             )
         if array.shape != shape:
             raise SourceError(f"{self.path}: {name} has shape {array.shape}, expected {shape}")
-        if array.nbytes > MAX_COMPRESSION_RATIO * max(array.id.get_storage_size(), 1):
+        if not was_written(array):
             raise SourceError(f"{self.path}: {name} claims {array.nbytes} bytes, few are stored")
         return array
 
@@ -142,7 +137,6 @@ class MDTrajLayout(Layout):
         )
 
     def _factor(self, name: str) -> float:
-        """Return the factor from an array's unit to mdio's."""
         unit = self._file[name].attrs.get("units", UNITS[name])
         text = unit.decode("utf-8", "replace") if isinstance(unit, bytes) else str(unit)
         factor = spelled_factor(name, text)
@@ -180,7 +174,6 @@ class MDTrajLayout(Layout):
                 out *= np.float32(self._factors[ARRAYS[field]])
 
     def topology(self) -> Topology | None:
-        """Return the topology in the file; see `Layout.topology`."""
         n_atoms = self.info.n_atoms
         with as_source_error(self.path, "its topology cannot be read"):
             if "topology" not in self._file:

@@ -156,7 +156,6 @@ class ForeignFrames(ABC):
         return str(self.path)
 
     def close(self) -> None:
-        """Close the file, if it is open."""
         if self._handle is not None:
             self._handle.close()
 

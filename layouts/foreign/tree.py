@@ -68,7 +68,6 @@ class Axis:
             self._start, self._increment = child(array.attrs, "offset", 0), array[()]
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Return the numbers of frames ``start:stop``."""
         if self._array is not None:
             values = np.asarray(self._array[start + self._skip : stop + self._skip])
         else:
@@ -87,11 +86,10 @@ class Series:
 
 
 class Sampling:
-    """The frames of all elements, merged by their steps.
+    """The frames of all elements, merged by their steps; raises ValueError.
 
     `series`: by element, positions first; their steps and times are the trajectory's if all
     elements have the same.
-    Raises ValueError: elements have different frames, and steps do not relate them.
     """
 
     def __init__(self, series: Mapping[str, Series]) -> None:
@@ -129,10 +127,7 @@ class Sampling:
         self.has_steps = True
 
     def rows(self, name: str, start: int, stop: int) -> tuple[int, int, NDArray[np.bool_] | None]:
-        """Return an element's rows in frames ``start:stop``, and a mask of frames that have one.
-
-        Returns first row, end, and mask; None for the mask if all frames have a row.
-        """
+        """Return an element's first row and end, and a mask of frames that have one; None: all."""
         if not self._rows:
             return start, stop, None
         rows = self._rows[name][start:stop]
@@ -147,7 +142,6 @@ class Sampling:
         return self._rows[name] if self._rows else np.arange(self.n_frames)
 
     def steps(self, start: int, stop: int) -> NDArray[Any]:
-        """Return the steps of frames ``start:stop``."""
         if self._steps is not None:
             return self._steps[start:stop]
         return (self._axes[0][0].step or Axis(None)).read(start, stop)
@@ -171,7 +165,6 @@ class Sampling:
 
 
 def _have_same_frames(one: Series, other: Series) -> bool:
-    """Return whether two elements have the same frames."""
     if one.n_frames != other.n_frames:
         return False
     if one.step is None or other.step is None or one.step is other.step:
@@ -218,14 +211,12 @@ def as_source_error(path: Path, problem: str) -> Iterator[None]:
 
 
 class ForeignTrajectory(ABC):
-    """One particle group of another writer's tree.
+    """One particle group of another writer's tree; raises SourceError or PlanError.
 
     `path`: the file, or the root of the tree. `root`: the same, opened. `names`: the particle
     groups in it; the first is taken by default. `options`: of the layout: ``group``, the requested
     particle group; ``convert_units``, whether numbers have units and are converted;
     ``length_unit``, that of lengths if the file names none.
-    Raises SourceError: no positions, units that are missing or unknown. PlanError: there is no such
-    group.
     """
 
     manifest: None = None
@@ -353,7 +344,6 @@ class ForeignTrajectory(ABC):
         """Fill `out` with the stored numbers, without converting units."""
 
     def _value(self, element: str) -> Any:
-        """Open the values of an element."""
         group = self._group[element]
         array: Any = None if is_array(group) else child(group, "value")
         if not is_array(array) or array.ndim != 3 or array.shape[2] not in (2, 3):
@@ -393,7 +383,6 @@ class ForeignTrajectory(ABC):
         return units.get(field, f"kJ mol-1 {length}-1")
 
     def info(self, layout: str) -> TrajectoryInfo:
-        """Return the information on the trajectory; raises SourceError."""
         for field, array in self._values.items():
             if array.shape[1] != self.n_atoms:
                 raise SourceError(
@@ -441,7 +430,6 @@ class ForeignTrajectory(ABC):
     def read_into(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
     ) -> None:
-        """Fill `block`; raises SourceError."""
         with as_source_error(self.path, f"frames {start} to {stop - 1} cannot be read"):
             block.time[:] = self._sampling.times(start, stop)
             block.step[:] = self._sampling.steps(start, stop)
@@ -476,10 +464,7 @@ class ForeignTrajectory(ABC):
         atoms: AtomIndices | None,
         out: NDArray[np.float32],
     ) -> None:
-        """Fill `out`; atoms are sorted if the file has their numbers by frame.
-
-        `frames`: those that have the field. `first`: the row of the first one.
-        """
+        """Fill `out`; atoms are sorted if the file has their numbers by frame."""
         last = first + len(frames)
         if self._ids is None:
             self._read_field(field, first, last, atoms, out)
@@ -539,11 +524,7 @@ class Cells:
 
     @classmethod
     def of_group(cls, path: Path, group: Any, n_positions: int) -> Cells | None:
-        """Return the cells of a particle group; None if it has none.
-
-        Raises SourceError: it has neither two nor three dimensions, or is not a group. ValueError:
-        edges of another shape.
-        """
+        """Return the cells of a particle group; None if it has none."""
         box = child(group, "box")
         if is_array(box):
             raise SourceError(f"{path}: {box.name} is an array, expected a group with edges")

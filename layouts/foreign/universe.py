@@ -47,14 +47,10 @@ _UNKNOWN = re.compile(r"Unknown selection token: '(.+)'")
 def select_by_mdanalysis(
     atoms: AtomGroup, selection: str, option: str = "", notes: list[str] | None = None
 ) -> NDArray[np.int64]:
-    """Return the indices of the atoms in a selection.
+    """Return the indices of the atoms in a selection; raises PlanError.
 
-    Types and masses that it needs and the topology lacks are guessed, as MDAnalysis does.
-
-    `atoms`: to select from. `selection`: in MDAnalysis' selection language. `option`: name of the
-    user's option, for the message. `notes`: notes are appended, on guessed attributes
-    and on the frame whose positions choose the atoms.
-    Raises PlanError: MDAnalysis does not understand it, or the topology lacks an attribute.
+    Types and masses that it needs and the topology lacks are guessed, as MDAnalysis does. `notes`:
+    are appended, on guesses and on the frame whose positions choose the atoms.
     """
     from MDAnalysis.core.selection import _OPERATIONS, _SELECTIONDICT
     from MDAnalysis.exceptions import SelectionError
@@ -138,11 +134,7 @@ def _guesses_text(atoms: AtomGroup, source: str) -> str:
 def masses_of(
     universe: Universe, atoms: NDArray[np.int64] | None, notes: list[str], topology_name: Any
 ) -> NDArray[np.float64]:
-    """Return masses (u) of all atoms of a Universe; a note is appended if they are guessed.
-
-    `atoms`: the atoms of the note; None: all. `topology_name`: for the note.
-    Raises ValueError, AttributeError: the masses cannot be guessed.
-    """
+    """Return masses (u) of all atoms of a Universe; a note, on `atoms`, is added if guessed."""
     with guessed(universe, {"masses"}) as (names, source):
         if names:
             group = universe.atoms if atoms is None else universe.atoms[atoms]
@@ -169,11 +161,7 @@ def universe_from_parser(parser: Any) -> Universe:
 
 
 def topology_of(universe: Universe, atoms: NDArray[np.int64] | None = None) -> Topology:
-    """Return the topology of a Universe's atoms, or of some of them.
-
-    `universe`: with the attributes of its topology file, without guessed ones. `atoms`: indices, in
-    the order of the result; all by default.
-    """
+    """Return the topology of a Universe's atoms, or of those with these indices, in their order."""
     columns: dict[str, Any] = {}
     levels = ((universe.atoms, ATOMS), (universe.residues, RESIDUES), (universe.segments, SEGMENTS))
     for group, names in levels:
@@ -198,7 +186,6 @@ def compare_names(
 
     `topology`: of `top`. `stored`: of the trajectory at `path`; nothing is compared without one, or
     with one of other atoms.
-    Raises PlanError: these are the same atoms in another order.
     """
     if stored is None or stored.n_atoms != (n := topology.n_atoms):
         return ()
@@ -232,7 +219,6 @@ def note_on_reference_names(
 
     `trajectory`, `reference`: the topologies of those atoms there and in `file`. `role`: what is
     done with the atoms, such as ``fitted``, for the message.
-    Raises PlanError: it has these names in another order.
     """
     atoms, is_reordered = trajectory.differing_names(reference)
     if not len(atoms):

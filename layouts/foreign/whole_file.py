@@ -18,7 +18,7 @@ import numpy as np
 from mdio.core.errors import SourceError
 from mdio.core.files.marks import open_regular
 from mdio.core.frames import LostBytes
-from mdio.layouts.foreign.compressed import let_mdanalysis_read, open_decompressed
+from mdio.layouts.foreign.compressed import open_decompressed
 from mdio.layouts.foreign.snapshot import (
     ForeignFrames,
     Snapshot,
@@ -74,7 +74,6 @@ class WholeFile(ForeignFrames):
     def _open(self) -> Any:
         from MDAnalysis.coordinates.core import get_reader_for
 
-        let_mdanalysis_read(self.path)
         reader_class = get_reader_for(str(self.path), format=self.format_name)
         if reader_class.__module__.startswith("mdio."):
             raise SourceError(f"{self.path}: no layout of mdio reads it, nor does MDAnalysis")
@@ -92,7 +91,6 @@ class WholeFile(ForeignFrames):
         return reader
 
     def read(self, frame: int) -> Snapshot:
-        """Return a frame; raises SourceError."""
         with self._translated(f"read at frame {frame}"):
             reader = self._file
             if self.n_frames == 1:
@@ -116,7 +114,6 @@ class WholeFile(ForeignFrames):
         return int(models[1]) if models and self.format_name in ("CIF", "MMCIF") else 1
 
     def notes(self) -> Iterator[str]:
-        """Yield a note on the number of atoms, and MDAnalysis' warnings."""
         if self.format_name in WITHOUT_N_ATOMS:
             name = self.format_name
             yield f"{name} has no number of atoms: it is unknown whether some are missing"
@@ -158,10 +155,7 @@ CHEMFILES_NOTE = "read by chemfiles, since pytng cannot: forces, if there are an
 
 
 def check_tng_blocks(path: Path) -> None:
-    """Compare all blocks of a TNG file with their checksums.
-
-    Raises SourceError: a block is truncated or damaged.
-    """
+    """Compare all blocks of a TNG file with their checksums; raises SourceError."""
     offset, number, size = 0, 0, path.stat().st_size
     with open(open_regular(path), "rb") as file:
         order = ">" if file.read(8)[:4] == bytes(4) else "<"
@@ -214,7 +208,6 @@ class TNGByChemfiles(ForeignFrames):
         return chemfiles.Trajectory(str(self.path), "r", "TNG")
 
     def read(self, frame: int) -> Snapshot:
-        """Return a frame; raises SourceError."""
         with self._translated(f"read at frame {frame}"):
             source = self._file.read_step(frame)
         box = np.array([*source.cell.lengths, *source.cell.angles], np.float32)
@@ -234,7 +227,6 @@ class TNGByChemfiles(ForeignFrames):
         )
 
     def notes(self) -> Iterator[str]:
-        """Yield a note on forces, which are not read."""
         yield CHEMFILES_NOTE
 
 

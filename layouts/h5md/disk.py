@@ -80,7 +80,6 @@ class _DiskFile(FileObject):
         return len(view)
 
     def write(self, data: Any) -> int:
-        """Write a buffer."""
         view = memoryview(data).cast("B")
 
         def write() -> None:
@@ -97,7 +96,6 @@ class _DiskFile(FileObject):
         return len(view)
 
     def truncate(self, size: int) -> int:
-        """Set the size of the file."""
         self._nbytes = size
         self._try(lambda: os.ftruncate(self._fd, size))
         return size
@@ -146,7 +144,6 @@ class OutputFile:
             raise self._disk.failure
 
     def flush(self) -> None:
-        """Write what HDF5 keeps in memory; raises OSError."""
         with self.raising_disk_errors():
             self.file.flush()
 
@@ -237,37 +234,28 @@ def make_seal(file: OpenFile, places: ChunkPlaces, written: Written | None = Non
     return body + struct.pack("<I", crc32c(body))
 
 
-def find_seal_problem(
+def check_seal(
     file: OpenFile, places: ChunkPlaces, name: str, written: Written | None = None
-) -> str | None:
-    """Return the text of a problem with a file or its seal; None if it is intact or has no seal.
-
-    `places`, `written`: as for `make_seal`. `name`: of the file, for the text.
-    """
+) -> None:
+    """Raise CorruptLayoutError if a file does not match its seal, which it may lack."""
     size = file.nbytes
     head = file.peek(0, 64).ljust(64, b"\0")
     (hdf5_end,) = struct.unpack_from("<Q", head, _END_OF_FILE_OFFSETS.get(head[8], 40))
     if hdf5_end == size:
-        return None
+        return
     seal = file.peek(max(size - SEAL_NBYTES, 0), SEAL_NBYTES)
     is_intact = len(seal) == SEAL_NBYTES and seal[-4:] == struct.pack("<I", crc32c(seal[:-4]))
     magic, length, expected = _SEAL_BODY.unpack(seal[:-4]) if is_intact else (b"", 0, 0)
     if magic != SEAL or length != size - SEAL_NBYTES:
-        return f"{name}: HDF5's part ends at byte {hdf5_end} of {size}, and no seal follows it"
+        raise CorruptLayoutError(
+            f"{name}: HDF5's part ends at byte {hdf5_end} of {size}, and no seal follows it"
+        )
     crc = _checksum(file, places, length, written)
     if crc != expected:
-        return (
+        raise CorruptLayoutError(
             f"{name}: crc32c {crc:08x} of all but the frames found, {expected:08x} expected; "
             "the file is damaged or was changed: convert the source again"
         )
-    return None
-
-
-def check_seal(file: OpenFile, places: ChunkPlaces, name: str) -> None:
-    """Raise CorruptLayoutError if a file does not match its seal."""
-    problem = find_seal_problem(file, places, name)
-    if problem is not None:
-        raise CorruptLayoutError(problem)
 
 
 def check_written(
@@ -276,10 +264,13 @@ def check_written(
     """Open a file that was just made, and compare manifest and seal; raises OutputError."""
     with h5py.File(path, "r", locking="best-effort") as file:
         manifest = bytes(np.asarray(file[MANIFEST]).tobytes())
-    with OpenFile(path, CorruptLayoutError) as opened:
-        problem = find_seal_problem(opened, places, str(path), written)
-    if crc32c(manifest) != manifest_crc32c or problem is not None:
+    try:
+        with OpenFile(path, CorruptLayoutError) as opened:
+            check_seal(opened, places, str(path), written)
+        if crc32c(manifest) != manifest_crc32c:
+            raise CorruptLayoutError("manifest")
+    except CorruptLayoutError as error:
         raise OutputError(
-            f"{path}: the file does not hold what was written ({problem or 'manifest'}); "
-            "check the disk and convert again"
-        )
+            f"{path}: the file does not hold what was written ({error}); check the disk and "
+            "convert again"
+        ) from error

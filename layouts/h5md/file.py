@@ -118,7 +118,12 @@ def create_file(
         if plan.compression is None:
             for array in plan.arrays:
                 dataset = file[value_path(array.group, array.field)]
-                chunks[array.group, array.field] = _offsets(dataset, array)
+                table = (
+                    run_table(dataset, array.chunk_frames)
+                    if array.contiguous
+                    else chunk_table(dataset)
+                )
+                chunks[array.group, array.field] = table[0]
     if plan.writing.direct:
         from mdio.core.files.writing import WrittenFile  # only writing needs it
 
@@ -204,17 +209,8 @@ def create_columns(file: h5py.File, plan: LayoutPlan) -> tuple[Column, Column, C
     return time, step, create_column(file, BOX, (plan.n_frames, 6), "<f4")
 
 
-def _offsets(dataset: h5py.Dataset, array: ArrayPlan) -> NDArray[np.int64]:
-    if array.contiguous:
-        return run_table(dataset, array.chunk_frames)[0]
-    return chunk_table(dataset)[0]
-
-
 def run_table(dataset: h5py.Dataset, n_frames: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return offsets and sizes of runs of `n_frames` of a contiguous dataset; as `chunk_table`.
-
-    Raises ValueError: it is not contiguous, or has fewer frames.
-    """
+    """Return offsets and sizes of runs of `n_frames` of a contiguous dataset; as `chunk_table`."""
     total, n_atoms = dataset.shape[:2]
     if not 1 <= n_frames <= total:
         raise ValueError(f"{dataset.name} has {total} frames, not runs of {n_frames}")
@@ -250,12 +246,7 @@ def chunk_table(dataset: h5py.Dataset) -> tuple[NDArray[np.int64], NDArray[np.in
 
 
 def write_edges(file: h5py.File, column: Column, source: OpenFile, flavour: Flavour) -> bool:
-    """Write the edges of the boxes, unless no frame has a box (H5MD then omits them).
-
-    `file`: open. `column`: the boxes in it. `source`: the same file, for reading them. `flavour`:
-    its units.
-    Returns bool: whether any frame has a box.
-    """
+    """Write the edges of the boxes, and return True, unless no frame has a box."""
     box = file[f"particles/{FULL_SYSTEM}/box"]
     axes = [periodic_axes(column.read(source, *run)) for run in column.runs()]
     periodic = np.any([np.zeros(3, bool), *axes], axis=0)
@@ -307,10 +298,7 @@ FLOAT32_STEPS = 2.0**23
 
 
 def gzip_level(compression: str | None) -> int | None:
-    """Return the zlib level that ``gzip`` or ``gzip:LEVEL`` asks for; None for no compression.
-
-    Raises PlanError for another compressor: not every HDF5 can read it.
-    """
+    """Return the zlib level that ``gzip`` or ``gzip:LEVEL`` asks for; None for no compression."""
     if compression is None or compression == "none":
         return None
     name, _, level = compression.partition(":")
@@ -346,8 +334,6 @@ def power_of_two_step(precision: float, option: str = "--precision") -> float:
 
     Multiples of it are floats whose low bits are zero, which compress better than multiples of a
     decimal step, and rounding to them is exact.
-
-    Raises PlanError: `precision` is not a positive number, or no float32 can hold its step.
     """
     if not (math.isfinite(precision) and 2.0**-100 <= precision <= 2.0**100):
         raise PlanError(f"{option} {precision}: give a positive number")
@@ -423,10 +409,7 @@ def encode_chunk(
 
 
 def unpack(stored: NDArray[np.uint8], out: NDArray[np.float32]) -> None:
-    """Decode a chunk of integers into `out`, (F, A, 3), with zeros behind its frames and atoms.
-
-    Raises ValueError: it is not such a chunk, or has more frames or atoms.
-    """
+    """Decode a chunk of integers into `out`, (F, A, 3), with zeros behind its frames and atoms."""
     n_frames, n_atoms = quantised.shape_of(stored.data)
     if not (1 <= n_frames <= len(out) and 1 <= n_atoms <= out.shape[1]):
         raise ValueError(f"{n_frames} frames of {n_atoms} atoms in a chunk of {out.shape[:2]}")
@@ -458,26 +441,6 @@ def array_values(
     if step is not None and plan.compression not in WITHOUT_LEVEL:
         values = round_to_step(values, step)
     return values
-
-
-def missing_chunks(
-    stored: Mapping[tuple[str, str], NDArray[np.bool_]],
-    arrays: Mapping[tuple[str, str], ArrayPlan],
-    n_frames: int,
-) -> str | None:
-    """Return a text on chunks that were not stored; None if all were."""
-    for (group, field), is_stored in stored.items():
-        if not is_stored.all():
-            i, j = (int(n) for n in np.argwhere(~is_stored)[0])
-            array = arrays[group, field]
-            first = i * array.chunk_frames
-            return (
-                f"{int((~is_stored).sum())} of {is_stored.size} chunks of {field} of {group} were "
-                f"not stored, the first that of frames {first} to "
-                f"{min(first + array.chunk_frames, n_frames) - 1}, atoms from "
-                f"{j * array.chunk_atoms} on"
-            )
-    return None
 
 
 def split_key(key: str) -> tuple[tuple[str, str], tuple[int, int]]:

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from mdio.core.errors import PlanError
 from mdio.core.frames import ELEMENTS, absent_frames
+from mdio.layouts.chunked.own import UNITS
 from mdio.layouts.manifest import FULL_SYSTEM, runs_from_indices
 
 if TYPE_CHECKING:
@@ -51,13 +52,7 @@ class Flavour:
 
 _FLAVOURS = MappingProxyType(
     {
-        None: Flavour(
-            {
-                "positions": "Angstrom",
-                "velocities": "Angstrom ps-1",
-                "forces": "kJ mol-1 Angstrom-1",
-            }
-        ),
+        None: Flavour(UNITS),
         "gromacs": Flavour(
             {"positions": "nm", "velocities": "nm ps-1", "forces": "kJ mol-1 nm-1"},
             {"positions": 0.1, "velocities": 0.1, "forces": 10.0},
@@ -106,7 +101,6 @@ def add_system(file: h5py.File, plan: LayoutPlan) -> None:
 
 
 def _present_frames(dataset: h5py.Dataset) -> NDArray[np.int64]:
-    """Return the frames that have the field of a dataset."""
     n_rows = max(1, READ_NBYTES // (12 * dataset.shape[1]))
     if dataset.chunks is not None:
         n_rows = max(dataset.chunks[0], n_rows - n_rows % dataset.chunks[0])

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from mdio.core.errors import SourceError
 from mdio.core.frames import ELEMENTS, AtomIndices
 from mdio.core.topology import Topology
-from mdio.layouts.foreign.hdf5 import Datasets, check_heaps
+from mdio.layouts.foreign.hdf5 import Datasets, check_heaps, was_written
 from mdio.layouts.foreign.tree import ForeignTrajectory, Series, as_source_error, child
 from mdio.layouts.h5md.gromacs_topology import read_file_topology
 from mdio.layouts.h5md.io import duplicate_descriptor
@@ -23,10 +23,7 @@ MAX_DEPTH = 4
 
 
 def require_inside(path: Path, node: Any, folder: Path | None = None, depth: int = 0) -> None:
-    """Raise SourceError unless all bytes of an object are in the folder of the opened file.
-
-    `path`: the file that was opened. `node`: a group or dataset, however it was reached.
-    """
+    """Raise SourceError unless all bytes of an object are in the folder of the opened file."""
     is_dataset = isinstance(node, h5py.Dataset)
     if node.file.filename == str(path) and not (is_dataset and (node.is_virtual or node.external)):
         return
@@ -58,16 +55,9 @@ def require_inside(path: Path, node: Any, folder: Path | None = None, depth: int
 CACHE_NBYTES = (8 << 20, 256 << 20)
 """Smallest and largest chunk cache of HDF5, which should hold two rows of chunks over all atoms."""
 
-MAX_COMPRESSION_RATIO = 100_000
-"""No trajectory compresses so well: a dataset that is larger by more was never written."""
-
 
 class ForeignFile(ForeignTrajectory):
-    """An H5MD file of another writer; see `ForeignTrajectory`.
-
-    `path`, `file`: the file, opened by h5py; `close` closes it. `options`: the group is by default
-    the first, as in MDAnalysis.
-    """
+    """An H5MD file of another writer; by default its first group is read, as by MDAnalysis."""
 
     def __init__(self, path: Path, file: h5py.File, options: Mapping[str, Any]) -> None:
         self._file = file
@@ -95,13 +85,7 @@ class ForeignFile(ForeignTrajectory):
         """Open the values of an element with a chunk cache for all chunks of a frame."""
         dataset: h5py.Dataset = super()._value(element)
         require_inside(self.path, dataset)
-        nbytes = dataset.size * dataset.dtype.itemsize
-        is_elsewhere = dataset.is_virtual or dataset.external
-        if (
-            nbytes
-            and not is_elsewhere
-            and nbytes > MAX_COMPRESSION_RATIO * max(dataset.id.get_storage_size(), 1)
-        ):
+        if not (dataset.is_virtual or dataset.external or was_written(dataset)):
             raise SourceError(
                 f"{self.path}: {dataset.name} claims {dataset.shape[0]} frames of "
                 f"{dataset.shape[1]} atoms, but {dataset.id.get_storage_size()} bytes are stored"
@@ -126,11 +110,9 @@ class ForeignFile(ForeignTrajectory):
         self._datasets.read(field, self._values[field], start, stop, atoms, out)
 
     def topology(self) -> Topology | None:
-        """Return the topology in the file; see `Layout.topology`."""
         with as_source_error(self.path, "its topology cannot be read"):
             return read_file_topology(self._file, self._group, self.n_atoms)
 
     def close(self) -> None:
-        """Close the file."""
         self._datasets.close()
         self._file.close()

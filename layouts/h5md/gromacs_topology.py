@@ -54,10 +54,7 @@ def write_topology(file: h5py.File, topology: Topology, group: str) -> None:
 
 
 def read_file_topology(file: h5py.File, group: h5py.Group, n_atoms: int) -> Topology | None:
-    """Return the topology of a group in a file of another program; None if it has none.
-
-    Raises ValueError, LookupError: its parts contradict each other.
-    """
+    """Return the topology of a group in a file of another program; None if it has none."""
     columns: dict[str, Any] = _read_molecules(file[MODULE], n_atoms) if MODULE in file else {}
     for name, column in (("mass", "masses"), ("charge", "charges")):
         node = group.get(name)

@@ -145,7 +145,6 @@ class Column:
 
     @property
     def row_nbytes(self) -> int:
-        """Bytes of one row."""
         return self.dtype.itemsize * int(np.prod(self.shape[1:], dtype=np.int64))
 
     @property
@@ -186,7 +185,6 @@ class Column:
         return checksum(file, self.offset, self.row_nbytes * self.shape[0])
 
     def verify(self, file: OpenFile) -> None:
-        """Read all rows and check them; raises CorruptLayoutError."""
         self._compare(self.checksum(file))
 
     def _compare(self, crc: int) -> None:
@@ -197,7 +195,6 @@ class Column:
             )
 
     def write(self, fd: int, start: int, rows: NDArray[Any], path: Path) -> None:
-        """Write rows from `start` on; raises OutputError."""
         self._rows = None
         with as_output_error(path):
             rows = np.ascontiguousarray(rows, self.dtype)

@@ -17,15 +17,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mdio.core.errors import FOREIGN_ERRORS, CorruptLayoutError, MdioError, SourceError
-from mdio.core.files.marks import ENSEMBLE_MANIFEST, manifest_in, own_parts_folder
+from mdio.core.files.marks import (
+    ENSEMBLE_MANIFEST,
+    manifest_in,
+    own_parts_folder,
+    parts_folder,
+    parts_owner,
+)
 from mdio.core.files.store import store_at, to_path
 from mdio.core.frames import FIELDS, TrajectoryInfo
-from mdio.layouts.backend import Backend, BackendLayout
+from mdio.layouts.backend import BackendLayout
 from mdio.layouts.base import FormatFacts
 from mdio.layouts.h5md.opening import is_hdf5, is_sealed, open_hdf5
 
 if TYPE_CHECKING:
     import h5py
+
+    from mdio.layouts.backend import Backend
 
 
 def _names_mdio(file: h5py.File) -> bool:
@@ -79,24 +87,21 @@ def parts_at(path: Path) -> Path | None:
 
 
 def members_at(path: Path) -> dict[str, Path]:
-    """Return the files of an ensemble's trajectories by label; empty if it is not an ensemble.
-
-    Raises CorruptLayoutError: a file is missing.
-    """
-    if path.is_dir():
-        from mdio.layouts.chunked.own import check_members, labels_in
-
-        members = {label: path / f"{label}.h5md" for label in labels_in(manifest_in(path) or {})}
-        check_members(path, members)
-        return members
-    if is_sealed(path) or not is_hdf5(path):
+    """Return the files of an ensemble's trajectories by label; empty if it is not an ensemble."""
+    if not path.is_dir() and (is_sealed(path) or not is_hdf5(path)):
         return {}
-    manifest = _manifest_at(path)
+    manifest, folder = _manifest_at(path), path
     if "members" not in manifest:
         return {}
-    from mdio.layouts.h5md.parts import member_files
+    from mdio.layouts.chunked.own import check_members, labels_in
 
-    return member_files(path, manifest)
+    if not path.is_dir():  # of an earlier version, of links to files beside it
+        name = str(manifest.get("parts_folder"))
+        owner = parts_owner(path, name)
+        folder = own_parts_folder(owner, name) or parts_folder(owner)
+    members = {label: folder / f"{label}.h5md" for label in labels_in(manifest)}
+    check_members(path, members)
+    return members
 
 
 class H5MDLayout(BackendLayout):
@@ -117,7 +122,6 @@ class H5MDLayout(BackendLayout):
         members="mdio.layouts.h5md.layout:members_at",
         parts="mdio.layouts.h5md.layout:parts_at",
         reads_with=("mdio.layouts.h5md.own",),
-        in_chunks=True,
         keeps_columns=True,
         keeps_topology=True,
         reads_remote=True,
@@ -144,7 +148,6 @@ class H5MDLayout(BackendLayout):
 
     @classmethod
     def uuid_at(cls, path: Path) -> str | None:
-        """Return the uuid of the output that is now at `path`; None if it has none."""
         uuid = _manifest_at(path).get("uuid")
         return uuid if isinstance(uuid, str) else None
 

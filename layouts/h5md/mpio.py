@@ -63,7 +63,6 @@ def close_file(file: h5py.File) -> None:
 
 
 def _never_close(file_id: h5py.h5f.FileID) -> None:
-    """Make sure that neither h5py nor HDF5 closes a file again."""
     if not _never_closed:
         library = ctypes.CDLL(None)
         if hasattr(library, "on_exit"):
@@ -95,14 +94,6 @@ def require_parallel_hdf5(option: str) -> None:
             "make mpi builds an environment that has it (.venv-mpi), or: "
             "conda install -c conda-forge 'h5py=*=mpi_mpich*', or a cluster's module of h5py"
         )
-
-
-def transfer_list(collective: bool) -> h5p.PropDXID:
-    """Return HDF5's properties for a collective or an independent transfer."""
-    transfer = h5p.create(h5p.DATASET_XFER)
-    if collective:
-        transfer.set_dxpl_mpio(h5fd.MPIO_COLLECTIVE)
-    return transfer
 
 
 class H5MDMPIOWriter(H5MDWriter):
@@ -196,11 +187,10 @@ class H5MDMPIOWriter(H5MDWriter):
         self._write((group, field), int(start), np.asarray(item.data), collective=False)
 
     def store_together(self, items: Sequence[EncodedChunk]) -> None:
-        """Write a piece while all other ranks write theirs (collective).
+        """Write a piece while all other ranks write theirs (collective); raises OutputError.
 
-        `items`: what `encode` has returned; empty on a rank that has no piece.
-        Raises OutputError: the disk is full, ... Other ranks may then wait in HDF5 forever, so the
-        program has to be ended without closing the file.
+        `items`: what `encode` has returned; empty on a rank that has no piece. After an error,
+        others may wait in HDF5 forever: the program has to be ended without closing the file.
         """
         by_array = {tuple(item.key.split("/")[:2]): item for item in items}
         for key in self._arrays:
@@ -225,20 +215,21 @@ class H5MDMPIOWriter(H5MDWriter):
         else:
             memory = h5s.create_simple(values.shape)
             space.select_hyperslab((start, 0, 0), values.shape)
+        transfer = h5p.create(h5p.DATASET_XFER)
+        if collective:
+            transfer.set_dxpl_mpio(h5fd.MPIO_COLLECTIVE)
         with as_output_error(self.path):
-            dataset.write(memory, space, values, dxpl=transfer_list(collective))
+            dataset.write(memory, space, values, dxpl=transfer)
 
     def commit(self, record: PieceRecord) -> None:
-        """Keep the checksums of a piece, and write its boxes, times and steps."""
         super().commit(self._by_chunk(record))
 
     def settled(self, record: PieceRecord) -> list[tuple[PieceRecord, Sequence[Path]]]:
-        """Return the record, with checksums by chunk; see the base class."""
+        """Return the record, with checksums by chunk."""
         return super().settled(self._by_chunk(record))
 
     @property
     def _file(self) -> h5py.File:
-        """The file that all ranks share, while it is open; see the base class."""
         return super()._file if self._handle_shared is None else self._handle_shared
 
     def _by_chunk(self, record: PieceRecord) -> PieceRecord:
@@ -258,7 +249,6 @@ class H5MDMPIOWriter(H5MDWriter):
         return replace(record, crcs=crcs)
 
     def _n_checksums(self, array: ArrayPlan, i: int) -> int:
-        """Return the number of checksums of a chunk; see `chunk_checksums`."""
         if self.plan.compression is not None:
             return 1
         n_rows = array.chunk_frames

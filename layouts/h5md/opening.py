@@ -18,10 +18,7 @@ SEAL, SEAL_NBYTES = b"mdioseal", 24
 
 
 def is_sealed(path: Path) -> bool:
-    """Return whether a file ends with mdio's seal, by which even a damaged file is recognised.
-
-    See `mdio.layouts.h5md.disk`.
-    """
+    """Return whether a file ends with mdio's seal, by which even a damaged file is recognised."""
     store = store_at(path)
     if store.opening_waits and is_hdf5(path):
         store.prefetch_end(path)  # HDF5 will read much of it

@@ -96,10 +96,7 @@ Arrays = Mapping[tuple[str, str], PlacedChunks]
 
 
 def stored_chunks(arrays: Arrays, start: int, stop: int) -> Iterator[EncodedChunk]:
-    """Yield the stored chunks of frames ``start:stop`` of all arrays, after checking each.
-
-    Raises CorruptLayoutError: a chunk is not what was written.
-    """
+    """Yield the stored chunks of frames ``start:stop`` of all arrays, after checking each."""
     from mdio.layouts.writer import EncodedChunk
 
     for (group, field), array in arrays.items():
@@ -115,11 +112,7 @@ def stored_chunks(arrays: Arrays, start: int, stop: int) -> Iterator[EncodedChun
 
 
 class OwnFile(OwnOutput[PlacedChunks]):
-    """An H5MD file of mdio, open for reading by plain system calls.
-
-    `path`, `file`: the file, and the same opened by h5py, which may be closed afterwards. `group`,
-    `verify`: as in `OwnOutput`, which raises the same errors.
-    """
+    """An H5MD file of mdio, read by plain system calls; h5py's `file` may be closed afterwards."""
 
     contiguous = False  # whether arrays have no chunks
 
@@ -249,7 +242,6 @@ class OwnFile(OwnOutput[PlacedChunks]):
         return Column.of(dataset, crc if self._verifies else None, f"{self.path}: {name}")
 
     def info(self, layout: str) -> TrajectoryInfo:
-        """Return the information on the trajectory of its group."""
         return super().info(layout).replace(nbytes=self._bytes.nbytes)
 
     def _topology_bytes(self) -> bytes | None:
@@ -258,7 +250,6 @@ class OwnFile(OwnOutput[PlacedChunks]):
         return self.read_column("topology", 0, self._columns["topology"].shape[0]).tobytes()
 
     def positions(self) -> ChunkTable | None:
-        """Return the table of positions; see `mdio.layouts.tables.Tables`."""
         array = self.arrays[self.group or FULL_SYSTEM, "positions"]
         if not array.plain or self.manifest.get("flavour") is not None:
             return None
@@ -270,7 +261,6 @@ class OwnFile(OwnOutput[PlacedChunks]):
         return ChunkTable(self.path, chunk, offset, nbytes)
 
     def read_column(self, name: str, start: int, stop: int) -> NDArray[Any]:
-        """Return frames ``start:stop`` of a column; raises CorruptLayoutError."""
         return self._columns[name].read(self._bytes, start, stop)
 
     def _run_in_memory(self, start: int, stop: int) -> tuple[int, int]:
@@ -278,7 +268,6 @@ class OwnFile(OwnOutput[PlacedChunks]):
         return (0, self.n_frames) if are_kept else (start, stop)
 
     def units(self) -> Iterator[Unit]:
-        """Yield every column, table and chunk, and the seal; see `Layout.units`."""
         if "table_crc32c" in self.manifest:  # older outputs have no seal
             places = [(array.offset, array.nbytes) for array in self.arrays.values()]
             check = partial(check_seal, self._bytes, places, str(self.path))
@@ -292,11 +281,9 @@ class OwnFile(OwnOutput[PlacedChunks]):
             yield from self._units_of((group, field))
 
     def encoded_chunks(self, start: int, stop: int) -> list[EncodedChunk]:
-        """Return the chunks of a piece as stored; see `backend.read_encoded_chunks`."""
         return list(stored_chunks(self.arrays, start, stop))
 
     def plan_fields(self) -> dict[str, Any]:
-        """Return how arrays are cut into chunks; see `backend.plan_fields`."""
         arrays = self.array_plans(contiguous=self.contiguous)
         topology = self._columns.get("topology")
         return {
@@ -306,11 +293,9 @@ class OwnFile(OwnOutput[PlacedChunks]):
         }
 
     def reopen(self) -> bool:
-        """Open the file in another process; return whether it is still the same file."""
         return self._bytes.reopen()
 
     def close(self) -> None:
-        """Close the file."""
         super().close()
         self._bytes.close()
 
@@ -325,7 +310,6 @@ UNPACK_FUNCTIONS: dict[tuple[int, ...], Unpack | None] = {
 
 
 def _unpack_function(dataset: h5py.Dataset) -> Unpack | None:
-    """Return the function that decodes chunks; raises ValueError for filters not of mdio."""
     layout = dataset.id.get_create_plist()
     filters = tuple(layout.get_filter(k)[0] for k in range(layout.get_nfilters()))
     if len(dataset.chunks) != 3 or filters not in UNPACK_FUNCTIONS:

@@ -6,7 +6,8 @@ missing part as NaN, and does not check whether a part belongs to the file. So m
 verifies each part as a file of its own.
 
 An ensemble in a file has ``/particles/LABEL`` for each trajectory, an external link to the full
-system in ``NAME.h5md.parts/LABEL.h5md``, which is an H5MD file of mdio by itself.
+system in ``NAME.h5md.parts/LABEL.h5md``, which is an H5MD file of mdio by itself
+(`mdio.layouts.h5md.layout.members_at`).
 """
 
 from __future__ import annotations
@@ -26,11 +27,10 @@ from numpy.typing import NDArray
 from mdio.core.blocks import runs_of_parts
 from mdio.core.errors import FOREIGN_ERRORS, CorruptLayoutError, MdioError
 from mdio.core.files.in_flight import ByteRange
-from mdio.core.files.marks import own_parts_folder, parts_folder, parts_owner
+from mdio.core.files.marks import parts_owner
 from mdio.core.files.reading import Handles
 from mdio.core.frames import AtomIndices, Flaws, FrameBlock, TrajectoryInfo
 from mdio.core.words import frames_text
-from mdio.layouts.chunked.own import check_members, labels_in
 from mdio.layouts.h5md.opening import open_hdf5
 from mdio.layouts.h5md.own import OwnFile, PlacedChunks
 from mdio.layouts.units import Unit
@@ -58,7 +58,6 @@ class Part:
 
     @property
     def stop(self) -> int:
-        """One beyond its last frame."""
         return self.first_frame + self.n_frames
 
 
@@ -68,11 +67,6 @@ def is_joined(file: h5py.File) -> bool:
 
 
 def _parts_of(manifest: Mapping[str, Any], path: Path) -> tuple[Path, list[Part]]:
-    """Return the folder of the parts and the manifest's description of each.
-
-    Raises CorruptLayoutError: they do not follow one another from the first frame to the last, or
-    are not in a folder beside the file.
-    """
     folder, rows = manifest.get("parts_folder"), manifest.get("parts")
     parts: list[Part] = []
     n_frames = 0
@@ -99,12 +93,7 @@ def _parts_of(manifest: Mapping[str, Any], path: Path) -> tuple[Path, list[Part]
 
 
 class JoinedFile(OwnFile):
-    """A file of mdio and its parts, open for reading by plain system calls.
-
-    Takes the same parameters, and raises the same errors, as `OwnFile`; CorruptLayoutError also for
-    a part that is missing (on opening), or truncated or not the one in the manifest (when it is
-    first read).
-    """
+    """A file of mdio and its parts, open for reading by plain system calls."""
 
     def __init__(
         self, path: Path, file: h5py.File, group: str | None, *, verify: bool = True
@@ -133,7 +122,6 @@ class JoinedFile(OwnFile):
         return {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Make the path of the parts absolute."""
         return {**self.__dict__, "folder": self.folder.absolute()}
 
     @cached_property
@@ -141,7 +129,6 @@ class JoinedFile(OwnFile):
         return np.array([0, *(part.stop for part in self.parts)], np.int64)
 
     def _open_part(self, number: int) -> OwnFile:
-        """Return an opened part that matches the manifest."""
         part = self.parts[number]
         path = self.folder / part.file
         frames = frames_text(part.first_frame, part.stop)
@@ -184,7 +171,6 @@ class JoinedFile(OwnFile):
         return self._open_parts[0]
 
     def info(self, layout: str) -> TrajectoryInfo:
-        """Return the information on the trajectory of the group in all parts."""
         manifest = self.manifest
         return (
             self._readable_part()
@@ -203,7 +189,6 @@ class JoinedFile(OwnFile):
     def read_into(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
     ) -> None:
-        """Fill `block`; raises CorruptLayoutError."""
         for number, first, end in runs_of_parts(self._edges, start, stop):
             rows = block
             if end - first != stop - start:
@@ -214,12 +199,10 @@ class JoinedFile(OwnFile):
     def byte_ranges(
         self, start: int, stop: int, atoms: AtomIndices | None, fields: Sequence[str]
     ) -> Iterator[ByteRange]:
-        """Yield the byte ranges of the parts; see `Layout.byte_ranges`."""
         for number, first, end in runs_of_parts(self._edges, start, stop):
             yield from self._open_parts[number].byte_ranges(first, end, atoms, fields)
 
     def units(self) -> Iterator[Unit]:
-        """Yield the file's own columns, each part, and its chunks; see `Layout.units`."""
         yield from super().units()
         for number, part in enumerate(self.parts):
             name = f"{self.folder / part.file}: the part that {self.path.name} refers to"
@@ -238,7 +221,6 @@ class JoinedFile(OwnFile):
         raise NotImplementedError
 
     def plan_fields(self) -> dict[str, Any]:
-        """Return how frames and arrays are cut; see `backend.plan_fields`."""
         frames = tuple(part.n_frames for part in self.parts)
         return self._readable_part().plan_fields() | {
             "segment_frames": frames,
@@ -246,11 +228,7 @@ class JoinedFile(OwnFile):
         }
 
     def _check_part(self, number: int) -> None:
-        """Open a part and compare it with the file; raises CorruptLayoutError."""
-        self._compare_columns(self._open_parts[number], self.parts[number])
-
-    def _compare_columns(self, opened: OwnFile, part: Part) -> None:
-        """Raise CorruptLayoutError if a part has other times, steps or boxes than the file."""
+        opened, part = self._open_parts[number], self.parts[number]
         for name, plural in (("time", "times"), ("step", "steps"), ("box", "boxes")):
             own_rows = self.read_column(name, part.first_frame, part.stop)
             if not np.array_equal(
@@ -262,19 +240,5 @@ class JoinedFile(OwnFile):
                 )
 
     def close(self) -> None:
-        """Close the file and its parts."""
         self._open_parts.close()
         super().close()
-
-
-def member_files(path: Path, manifest: Mapping[str, Any]) -> dict[str, Path]:
-    """Return the files of an ensemble by label; empty if the manifest is not of an ensemble.
-
-    Raises CorruptLayoutError: a file is missing.
-    """
-    name = str(manifest.get("parts_folder"))
-    owner = parts_owner(path, name)
-    folder = own_parts_folder(owner, name) or parts_folder(owner)
-    members = {label: folder / f"{label}.h5md" for label in labels_in(manifest)}
-    check_members(path, members)
-    return members

@@ -53,7 +53,6 @@ from mdio.layouts.h5md.file import (
     gzip_level,
     integer_codec,
     is_aligned,
-    missing_chunks,
     power_of_two_step,
     run_table,
     split_key,
@@ -127,16 +126,21 @@ class H5MDWriter(LayoutWriter):
             parallel_store=self._plain, batch_frames=self._batch_frames
         )
         self._arrays = {(a.group, a.field): a for a in plan.arrays}
-        self._crcs = {key: np.zeros(self._grid(*key), "<u4") for key in self._arrays}
-        self._pieces = {key: self._piece_table(*key) for key in self._arrays if self._plain}
+        self._crcs, self._pieces = {}, {}
+        for key, array in self._arrays.items():
+            n_rows = math.ceil(plan.n_frames / array.chunk_frames)
+            self._crcs[key] = np.zeros((n_rows, array.n_atom_chunks), "<u4")
+            if self._plain:
+                per_row = pieces_of_row(12 * array.chunk_atoms)
+                shape = (plan.n_frames, array.n_atom_chunks, per_row)
+                self._pieces[key] = np.zeros(shape, "<u4")
         self._chunk_places: list[ArrayPlaces] = []
         self.manifest_crc32c = 0
         """Checksum of the text of the manifest, once it is written."""
-        self._stored = {key: np.zeros(self._grid(*key), np.bool_) for key in self._arrays}
+        self._stored: set[int] = set()
 
     @classmethod
     def plan_for(cls, info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
-        """Plan the file; see `plan_h5md`."""
         return plan_h5md(info, options)
 
     @property
@@ -152,20 +156,8 @@ class H5MDWriter(LayoutWriter):
     def _plain(self) -> bool:
         return self.plan.compression is None
 
-    def _grid(self, group: str, field: str) -> tuple[int, int]:
-        array = self._arrays[group, field]
-        return math.ceil(self.plan.n_frames / array.chunk_frames), array.n_atom_chunks
-
-    def _piece_table(self, group: str, field: str) -> NDArray[Any]:
-        array = self._arrays[group, field]
-        per_row = pieces_of_row(12 * array.chunk_atoms)
-        return np.zeros((self.plan.n_frames, array.n_atom_chunks, per_row), "<u4")
-
     def create(self) -> None:
-        """Make the file with all its groups, and space for everything whose size is known.
-
-        Raises OutputError: it exists and is not empty, or cannot be written.
-        """
+        """Make the file with all its groups, and space for everything whose size is known."""
         self._create(self.path)
 
     def _create(self, path: Path) -> None:
@@ -179,7 +171,7 @@ class H5MDWriter(LayoutWriter):
     def find(
         self, records: Sequence[PieceRecord], select_intact: SelectIntact
     ) -> Sequence[PieceRecord]:
-        """Write everything but the chunks anew, and copy compressed chunks; see the base class."""
+        """Write everything but the chunks anew, and copy compressed chunks."""
         if self._plain:
             with as_output_error(self.path):
                 self.places = write_all_but_chunks(self.path, self.plan, atom_ids(self.meta))
@@ -203,30 +195,34 @@ class H5MDWriter(LayoutWriter):
         return copied
 
     def finish_moving(self) -> None:
-        """Put the new file in the place of the former one; see the base class."""
         if self._handle_earlier is not None:
             with as_output_error(self.path):
                 self._handle_earlier.replace()
 
     def _is_intact(self, record: PieceRecord) -> bool:
-        with self._open_for_reading() as file:
-            return has_chunks(file, record, self.plan, self.places)
+        with self._open_for_reading() as file, suppress(CorruptLayoutError):
+            for chunk_key, crcs in record.crcs.items():
+                key, (i, j) = split_key(chunk_key)
+                nbytes = _chunk_nbytes(self._arrays[key], i, self.plan.n_frames)
+                if checksum(file, int(self.places.chunks[key][i, j]), nbytes) != crcs[0]:
+                    return False
+            return True
+        return False
 
     def settled(self, record: PieceRecord) -> list[tuple[PieceRecord, Sequence[Path]]]:
-        """Return the record, with the offsets of compressed chunks; see the base class."""
+        """Return the record, with the offsets of compressed chunks."""
         run = 1 if self._handle_earlier is None else self._handle_earlier.run
         record = record if self._plain else add_offsets(self._file, record, self.plan, run)
         return [(record, [self.path])]
 
     @property
     def _file(self) -> h5py.File:
-        """The file that HDF5 has open."""
         if self._handle_file is None:
             raise OutputError(f"{self.path}: compressed chunks are stored by the owner of the file")
         return self._handle_file.file
 
     def encode(self, start: int, block: FrameBlock) -> list[EncodedChunk]:
-        """Cut a piece into chunks, rounded and compressed as planned; see the base class."""
+        """Cut a piece into chunks, rounded and compressed as planned."""
         items = []
         for (group, field), array in self._arrays.items():
             coder = chunk_coder(self.plan, field)
@@ -253,7 +249,6 @@ class H5MDWriter(LayoutWriter):
         return OpenFile(self.path, CorruptLayoutError)
 
     def store(self, item: EncodedChunk) -> None:
-        """Write one chunk where it belongs; raises OutputError."""
         key, (i, j) = split_key(item.key)
         if self._plain:
             with as_output_error(self.path):
@@ -268,21 +263,19 @@ class H5MDWriter(LayoutWriter):
             dataset.write_direct_chunk(first, item.data)
 
     def drain(self) -> None:
-        """Wait until the writing thread is done; see the base class."""
         if self._handle is not None:
             with as_output_error(self.path):
                 self._handle.drain()
 
     def commit(self, record: PieceRecord) -> None:
-        """Keep the checksums of a piece, and write its boxes, times and steps."""
         for chunk_key, crcs in record.crcs.items():
             key, (i, j) = split_key(chunk_key)
             self._crcs[key][i, j] = crcs[0]
-            self._stored[key][i, j] = True
             if key in self._pieces:
                 chunk_frames = self._arrays[key].chunk_frames
                 rows = self._pieces[key][i * chunk_frames : (i + 1) * chunk_frames, j]
                 rows[...] = np.reshape(crcs[1:], (-1, rows.shape[1]))[: len(rows)]
+        self._stored.add(record.start)
         self.places.time.write(self._raw_file.fileno(), record.start, record.time, self.path)
         self.places.step.write(self._raw_file.fileno(), record.start, record.step, self.path)
         self.places.box.write(self._raw_file.fileno(), record.start, record.box, self.path)
@@ -291,13 +284,8 @@ class H5MDWriter(LayoutWriter):
                 self._handle_file.flush()
 
     def finish(self) -> None:
-        """Add edges, checksums, the manifest and, last, the seal; flush and close.
-
-        Raises OutputError: a chunk was never stored, or the file cannot be written.
-        """
-        missing = missing_chunks(self._stored, self._arrays, self.plan.n_frames)
-        if missing is not None:
-            raise OutputError(f"{self.path}: {missing}; convert again")
+        """Add edges, checksums, the manifest and, last, the seal; flush and close."""
+        self.check_complete(self._stored)
         with as_output_error(self.path):
             output = self._handle_file or OutputFile(self.path, "r+", self._written, libver=LIBVER)
             self._handle_file = output
@@ -335,7 +323,6 @@ class H5MDWriter(LayoutWriter):
         file.create_dataset(MANIFEST, data=text, dtype=h5py.string_dtype(length=len(text)))
 
     def abort(self) -> None:
-        """Close what is open; the file may be in any state."""
         if self._handle_file is not None:
             file, self._handle_file = self._handle_file, None
             with suppress(*FOREIGN_ERRORS):  # the file is about to be removed
@@ -347,10 +334,7 @@ class H5MDWriter(LayoutWriter):
 
 
 def plan_contiguous(info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
-    """Plan contiguous arrays, as `mdio.layouts.plan.plan_arrays` does arrays in chunks.
-
-    Raises PlanError: compression, precision or ``chunk_atoms`` was asked for too.
-    """
+    """Plan contiguous arrays, as `mdio.layouts.plan.plan_arrays` does arrays in chunks."""
     precision = None if options.precision in ("auto", "none") else options.precision
     options.refuse_rounding("--contiguous")
     for option, value in (
@@ -373,7 +357,6 @@ def plan_contiguous(info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
         arrays=arrays,
         alignment_nbytes=stripe if is_aligned_file else 1,
         padding=padding if is_aligned_file else 0.0,
-        nbytes=sum(12 * info.n_frames * array.n_atoms for array in arrays),
     )
 
 
@@ -382,7 +365,6 @@ CHUNK_ENTRY_NBYTES = 12 + 64
 
 
 def _float_encoding(options: WriteOptions) -> dict[str, Any]:
-    """Return the encoding, as fields of a plan, of floats in full or rounded to powers of two."""
     level = gzip_level(options.compression)
     steps = {
         name: power_of_two_step(step, f"--precision-{name}")
@@ -402,10 +384,6 @@ def _float_encoding(options: WriteOptions) -> dict[str, Any]:
 
 
 def _integer_encoding(info: TrajectoryInfo, options: WriteOptions) -> dict[str, Any]:
-    """Return the encoding, as fields of a plan, of integers of a step or an XTC's.
-
-    Raises PlanError: the source has no integers of one step, and no step was asked for.
-    """
     name, requested = integer_codec(options.compression), options.precision
     precision, source = None, None
     if isinstance(requested, float | int):
@@ -491,9 +469,6 @@ def write_tables(
 ) -> tuple[dict[str, int], list[ArrayPlaces]]:
     """Write the tables of checksums, offsets and sizes of chunks; see `mdio.layouts.h5md.io`.
 
-    `crcs`: of the chunks of each array. `pieces`: checksums of the pieces of frames, of each
-    uncompressed array.
-
     Returns the crc32c of each table of checksums by name, and the places of the arrays' chunks.
     """
     table_crcs, places = {}, []
@@ -537,11 +512,7 @@ def _chunk_nbytes(array: ArrayPlan, row: int, n_frames: int) -> int:
 def write_all_but_chunks(
     path: Path, plan: LayoutPlan, atom_ids: Mapping[str, NDArray[np.int64]]
 ) -> Places:
-    """Restore an unfinished file, except its chunks, to what it was when it was created.
-
-    `path`: temporary path of the file. `plan`, `atom_ids`: as for `create_file`; nothing is
-    compressed.
-    """
+    """Restore an unfinished file, except its chunks, to what it was when it was created."""
     new_file = _temporary_beside(path, "new")
     new_file.unlink(missing_ok=True)
     try:
@@ -559,20 +530,6 @@ def write_all_but_chunks(
     finally:
         new_file.unlink(missing_ok=True)
     return places
-
-
-def has_chunks(file: OpenFile, record: PieceRecord, plan: LayoutPlan, places: Places) -> bool:
-    """Return whether the file holds the chunks of a piece, by their checksums."""
-    for chunk_key, crcs in record.crcs.items():
-        key, (i, j) = split_key(chunk_key)
-        offset = int(places.chunks[key][i, j])
-        nbytes = _chunk_nbytes(plan.array(*key), i, plan.n_frames)
-        try:
-            if checksum(file, offset, nbytes) != crcs[0]:
-                return False
-        except CorruptLayoutError:
-            return False
-    return True
 
 
 def add_offsets(file: h5py.File, record: PieceRecord, plan: LayoutPlan, run: int) -> PieceRecord:
@@ -603,12 +560,7 @@ def _check_chunk(
 
 
 class EarlierRunChunks:
-    """Compressed chunks that earlier runs stored, and the new file into which they are copied.
-
-    `path`: temporary path of the output. `records`: of the pieces that earlier runs stored, with
-    the offsets of chunks. Attributes: `run` (int): number of this run. `new`: path of its file
-    until `replace`.
-    """
+    """Compressed chunks that earlier runs stored, and the new file into which they are copied."""
 
     def __init__(self, path: Path, records: Sequence[PieceRecord]) -> None:
         self._path = path
@@ -638,7 +590,6 @@ class EarlierRunChunks:
                 yield EncodedChunk(key, data, crcs)
 
     def is_intact(self, record: PieceRecord, plan: LayoutPlan) -> bool:
-        """Return whether the chunks of a piece are intact, by their checksums."""
         try:
             deque(self.read(record, plan), maxlen=0)
         except CorruptLayoutError:

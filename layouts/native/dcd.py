@@ -89,17 +89,14 @@ class DCDHeader:
 
     @property
     def order(self) -> str:
-        """Byte order of all numbers, ``<`` or ``>``."""
         return "<" if self.marker == self.marker.newbyteorder("<") else ">"
 
     @property
     def n_free(self) -> int:
-        """Atoms in each frame after the first."""
         return self.n_atoms if self.free is None else self.free.size
 
     @property
     def cell_nbytes(self) -> int:
-        """Bytes of the unit cell's record."""
         return CELL_NBYTES + 2 * self.marker.itemsize if self.has_cell else 0
 
     def fields(self, frame: int) -> dict[str, RecordField]:
@@ -137,7 +134,6 @@ class DCDHeader:
         return self.cell_nbytes + self.n_dimensions * self.record_nbytes(n_atoms)
 
     def frame_offset(self, frame: int) -> int:
-        """Offset of a frame in the file."""
         if frame == 0:
             return self.nbytes
         first = self.nbytes + self.frame_nbytes(self.n_atoms)
@@ -212,10 +208,7 @@ class _Records:
 
 
 def read_header(file: PositionalFile) -> DCDHeader:
-    """Read the header of an opened DCD file.
-
-    Raises SourceError: it is not a DCD file, or damaged.
-    """
+    """Read the header of an opened DCD file; raises SourceError."""
     head = file.read(0, 12)
     marker = marker_type(head)
     if marker is None:
@@ -385,12 +378,10 @@ class DCDLayout(NativeLayout):
 
     @classmethod
     def sniff(cls, path: Path) -> bool:
-        """Return whether the file begins with a record of 84 bytes and ``CORD``."""
         return marker_type(read_head(path)[:12]) is not None
 
     @property
     def header(self) -> DCDHeader:
-        """The header; opens the file if need be."""
         _ = self.info
         return self._header
 
@@ -420,7 +411,6 @@ class DCDLayout(NativeLayout):
         )
 
     def tables(self) -> Tables:
-        """Return the tables of frames, and of x, y and z of each; see `Layout.tables`."""
         frames = None  # copies would lose the time step that the user gave
         if "dt" not in self.options:
             frames = frame_table(self.path, self.header, self.info.n_frames)
@@ -459,12 +449,10 @@ class DCDLayout(NativeLayout):
 
     @property
     def _interval(self) -> int:
-        """Integration steps between frames."""
         return self._header.nsavc or 1
 
     @property
     def stored_times(self) -> StoredTimes:
-        """Times are computed from steps, which are counted; see `Layout.stored_times`."""
         stored = super().stored_times  # opens the file
         return stored._replace(step_ps=self._dt_ps / self._interval)
 
@@ -584,16 +572,13 @@ class DCDEncoder(Encoder):
 
     @property
     def header_nbytes(self) -> int:
-        """Bytes of the three header records."""
         return 92 + (4 + 4 + TITLE_NBYTES + 4) + 12
 
     @property
     def frame_nbytes(self) -> int:
-        """Bytes of the cell record and the three planes."""
         return 56 + 3 * (4 * self.n_atoms + 8)
 
     def header(self, time: NDArray[np.float64], step: NDArray[np.int64]) -> bytes:
-        """Return the header of a file with these frames; see the base class."""
         istart, nsavc, dt_ps = _header_times(time, step)
         first = HEADER.pack(
             84, b"CORD", len(time), istart, nsavc, *[0] * 6,
@@ -603,7 +588,6 @@ class DCDEncoder(Encoder):
         return first + title + struct.pack("<3i", 4, self.n_atoms, 4)
 
     def encode(self, block: FrameBlock, out: Bytes | None = None) -> Bytes:
-        """Return the records of all frames; see the base class."""
         n_frames, n_atoms = block.n_frames, self.n_atoms
         if out is None:
             out = np.empty(n_frames * self.frame_nbytes, np.uint8)

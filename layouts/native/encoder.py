@@ -204,15 +204,9 @@ _ROUNDED = (
 def native_plan(
     format_name: str, info: TrajectoryInfo, options: WriteOptions, output_text: str | None = None
 ) -> LayoutPlan:
-    """Plan one file of a native format.
+    """Plan one file of a native format, in pieces of about 8 MiB decoded; raises PlanError.
 
     `output_text`: the name of the output in messages; files of that format by default.
-    `format_name`: xtc, trr, dcd or ncdf. `info`: the frames and atoms that will be written (after
-    selection). `options`: what was asked; `precision` is for XTC only.
-    Returns LayoutPlan: with pieces of about 8 MiB decoded; `notes` names fields that the format
-    leaves out.
-    Raises PlanError: nothing to write, more atoms than the format can count, or options that it has
-    no use for.
     """
     if info.n_frames < 1 or info.n_atoms < 1:
         raise PlanError(

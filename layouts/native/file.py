@@ -12,10 +12,10 @@ from __future__ import annotations
 import itertools
 import math
 from abc import abstractmethod
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from operator import add
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -23,7 +23,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.files.in_flight import ByteRange, InFlight, in_flight
+from mdio.core.files.in_flight import ByteRange, in_flight
 from mdio.core.files.index import FrameIndex, load_index
 from mdio.core.files.piece_sums import PieceSums
 from mdio.core.files.reading import OpenFile
@@ -98,7 +98,6 @@ class RecordField(NamedTuple):
         return self.dtype.itemsize + sum((n - 1) * stride for n, stride in steps)
 
     def part(self, low: int, high: int) -> RecordField:
-        """Return the part with elements ``low:high``."""
         begin = self.begin + low * self.dtype.itemsize * math.prod(self.shape[1:])
         return self._replace(begin=begin, shape=(high - low, *self.shape[1:]))
 
@@ -137,11 +136,7 @@ def _read_as_one(fields: RecordFields) -> list[SharedRead]:
 
 
 class PositionalFile(OpenFile):
-    """A file of records, opened for reading by position.
-
-    `path`: the file. `sums`: checksums that bytes are compared with when they are read, in whole
-    pieces; None = not compared.
-    """
+    """A file of records, read by position; if there are `sums`, in whole pieces that have them."""
 
     def __init__(self, path: Path, sums: PieceSums | None = None) -> None:
         super().__init__(path)
@@ -169,12 +164,7 @@ class PositionalFile(OpenFile):
         return self._run[: nbytes + padding]
 
     def rows(self, offset: int, stride: int, n_rows: int, nbytes: int) -> Rows:
-        """Read `nbytes` of each of `n_rows` records; large gaps between them are skipped.
-
-        `offset`: of the first wanted byte in the file. `stride`: bytes from record to record.
-        `n_rows`: number of records. `nbytes`: wanted bytes of each, at most `stride`.
-        Raises SourceError: the file ends before, or cannot be read.
-        """
+        """Read `nbytes` of each of `n_rows` records, the first at `offset`; skip large gaps."""
         if not skips_gaps(stride - nbytes, 1):
             return Rows(
                 self._read_checked(offset, offset + (n_rows - 1) * stride + nbytes), n_rows, stride
@@ -211,10 +201,7 @@ class PositionalFile(OpenFile):
             yield
 
     def fields(self, start: int, stop: int, fields: RecordFields) -> dict[str, NDArray[Any]]:
-        """Read fields of records ``start:stop``: (stop - start, *shape) arrays, maybe with gaps.
-
-        Raises SourceError: the file ends before, or cannot be read.
-        """
+        """Read fields of records ``start:stop``: (stop - start, *shape) arrays, maybe with gaps."""
         return self._fetch(start, stop, _read_as_one(fields))
 
     def _fetch(self, start: int, stop: int, reads: Sequence[SharedRead]) -> dict[str, NDArray[Any]]:
@@ -334,7 +321,6 @@ class ScannedLayout(IndexedLayout):
     """Its `mdio.layouts.tables.FrameCheck`."""
 
     def tables(self) -> Tables:
-        """Return the tables of frames and positions; see `Layout.tables`."""
         edges = np.append(self.index.offsets, np.int64(self.index.end))
         order = None if self.info.xtc_integers else ">"
         frames = FrameTable(
@@ -372,6 +358,11 @@ class ScannedLayout(IndexedLayout):
         # The file may have grown since it was opened.
         self._file.nbytes = max(self._file.nbytes, self._index.end)
 
+    @property
+    def _readable_frames(self) -> Sequence[int]:
+        """Numbers of all frames but those that are damaged."""
+        return range(self._index.n_frames) if self._intact_frames is None else self._intact_frames
+
     def _sample_frames(self, count: int) -> list[int]:
         """Return the numbers of `count` frames at most: the first ones, some, and the last.
 
@@ -385,7 +376,7 @@ class ScannedLayout(IndexedLayout):
 
     @property
     def stretches(self) -> tuple[Stretch, ...]:
-        """Damaged bytes between frames with headers; see `Layout.stretches`."""
+        """Damaged bytes between frames with headers."""
         info = self.info
         if self._intact_frames is None:
             return ()
@@ -422,14 +413,11 @@ Peek = Callable[[int, int], bytes]
 
 
 def scan_around_damage(path: Path, marks: FrameMarks) -> tuple[FrameIndex, list[int]]:
-    """Find the frames of a file whose frames have headers with their sizes.
+    """Find the frames of a file, and the numbers of those with a header.
 
     A frame is complete if its header is valid and another header, or the end of the file, follows
     it. Otherwise the next header is searched, and the bytes before it are listed as one frame that
     cannot be read.
-
-    `path`: the file. `marks`: of its frames.
-    Returns `index` (FrameIndex). `intact` (list of int): numbers of the frames with a header.
     """
     offsets: list[int] = []
     intact: list[int] = []
@@ -466,40 +454,22 @@ def scan_around_damage(path: Path, marks: FrameMarks) -> tuple[FrameIndex, list[
 
 @contextmanager
 def _peeking(file: OpenFile) -> Iterator[Peek]:
-    """Yield a function that returns bytes of a file; objects in stores are prefetched in pieces."""
+    """Yield a function that returns bytes of a file; of an object in a store, from large pieces."""
     if file.remote is None:
         yield file.peek
         return
-    prefetched, pieces, newest = InFlight(), OrderedDict[int, bytes](), -1
 
+    @lru_cache(MAX_STORE_PIECES)
     def piece(number: int) -> bytes:
-        nonlocal newest
-        if number in pieces:
-            return pieces[number]
-        begin = number * STORE_PIECE_NBYTES
-        if number != newest + 1 or not pieces:
-            prefetched.prefetch([ByteRange(file, begin, file.nbytes - begin)])
-        newest = number
-        pieces[number] = file.peek(begin, STORE_PIECE_NBYTES)
-        if len(pieces) > MAX_STORE_PIECES:
-            pieces.popitem(last=False)
-        return pieces[number]
+        return file.peek(number * STORE_PIECE_NBYTES, STORE_PIECE_NBYTES)
 
     def peek(offset: int, nbytes: int) -> bytes:
-        end = min(offset + nbytes, file.nbytes)
-        if end <= offset:
-            return b""
-        first, last = offset // STORE_PIECE_NBYTES, (end - 1) // STORE_PIECE_NBYTES
-        if nbytes < SCANNED_NBYTES and last > newest + 1 and first not in pieces:
-            return file.peek(offset, nbytes)  # far away: from a damaged header
-        data = b"".join(piece(number) for number in range(first, last + 1))
-        offset -= first * STORE_PIECE_NBYTES
-        return data[offset : offset + nbytes]
+        first, begin = divmod(offset, STORE_PIECE_NBYTES)
+        last = (min(offset + nbytes, file.nbytes) - 1) // STORE_PIECE_NBYTES
+        return b"".join(map(piece, range(first, last + 1)))[begin : begin + nbytes]
 
-    try:
+    with in_flight([ByteRange(file, 0, file.nbytes)]):
         yield peek
-    finally:
-        prefetched.stop()
 
 
 def _find_next_frame(
@@ -563,10 +533,7 @@ def scan_fast(path: Path, marks: FrameMarks, scan: Callable[[Path], FrameIndex])
 
 
 def extend_index(path: Path, marks: FrameMarks, stored: FrameIndex) -> FrameIndex | None:
-    """Add the frames after those of a stored index, in a file that has grown.
-
-    Returns None if anything else than frames follows; a scan reports what.
-    """
+    """Add the frames after a stored index, in a file that has grown; None if others follow."""
     offsets, end = [], stored.end
     with OpenFile(path) as file:
         while end < file.nbytes:
@@ -583,11 +550,7 @@ def extend_index(path: Path, marks: FrameMarks, stored: FrameIndex) -> FrameInde
 
 
 def scan_part(path: Path, marks: FrameMarks, part: int, n_parts: int) -> ScannedPart | None:
-    """Find the frames that begin in one of `n_parts` equal parts of a file.
-
-    Returns ScannedPart or None: None if there is anything else than frames; a scan reports what.
-    Raises SourceError: the file cannot be read.
-    """
+    """Find the frames that begin in one of `n_parts` equal parts of a file; None on damage."""
     with OpenFile(path) as file:
         begin, end = (file.nbytes * k // n_parts for k in (part, part + 1))
         with in_flight([ByteRange(file, begin, end - begin)]):

@@ -37,9 +37,7 @@ class RestartLayout(Layout):
     """A restart file; all of it is read when it is opened."""
 
     name = "restart"
-    facts = FormatFacts(
-        suffixes=(".ncrst", ".rst7", ".restrt", ".inpcrd"),
-    )
+    facts = FormatFacts(suffixes=(".ncrst", ".rst7", ".restrt", ".inpcrd"))
 
     @classmethod
     def sniff(cls, path: Path) -> bool:
@@ -179,7 +177,6 @@ NAMES = UNITS.keys() - {"forces"}
 def _frame_block(
     positions: NDArray[Any], velocities: NDArray[Any] | None, box: NDArray[Any], time: float
 ) -> FrameBlock:
-    """Return a block of one frame."""
     block = FrameBlock.empty(1, len(positions), velocities=velocities is not None)
     block.positions[0], block.time[0] = positions, time
     block.box[0] = box if box[:3].any() else 0
@@ -189,7 +186,6 @@ def _frame_block(
 
 
 def _parse_numbers(lines: list[str], count: int | None = None) -> NDArray[np.float64]:
-    """Return the numbers in lines; raises ValueError if they are not `count`."""
     texts = [
         line[first : first + WIDTH]
         for line in lines

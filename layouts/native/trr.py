@@ -75,17 +75,14 @@ class FrameHeader:
 
     @property
     def field_nbytes(self) -> int:
-        """Bytes of positions, of velocities or of forces."""
         return 3 * self.n_atoms * self.itemsize
 
     @property
     def frame_nbytes(self) -> int:
-        """Bytes of the whole frame."""
         head = self.head_nbytes + self.box_nbytes + self.skipped_nbytes
         return head + len(self.present) * self.field_nbytes
 
     def field_offset(self, name: str) -> int:
-        """Offset of a field in the frame."""
         head = self.head_nbytes + self.box_nbytes + self.skipped_nbytes
         return head + self.present.index(name) * self.field_nbytes
 
@@ -108,11 +105,7 @@ def _head_dtype(header_nbytes: int, box_nbytes: int, itemsize: int) -> np.dtype[
 
 
 def parse_header(raw: bytes, path: Path, frame: int) -> FrameHeader:
-    """Read a frame's header.
-
-    `raw`: the first `FIXED_NBYTES` of the frame. `path`, `frame`: for messages.
-    Raises SourceError: these are not the first bytes of a TRR frame.
-    """
+    """Read a frame's header from its first `FIXED_NBYTES`; raises SourceError."""
     if len(raw) < FIXED_NBYTES:
         raise SourceError(
             f"{path}: frame {frame} is truncated: found {len(raw)} bytes of its header, expected "
@@ -145,10 +138,7 @@ def parse_header(raw: bytes, path: Path, frame: int) -> FrameHeader:
 
 
 def scan(path: Path) -> FrameIndex:
-    """Find the frames of a TRR file by reading all their headers; the last may be truncated.
-
-    Raises SourceError if one is damaged, or the first is truncated; the message names it.
-    """
+    """Find the frames of a TRR file by reading all their headers; the last may be truncated."""
     with PositionalFile(path) as file:
         if not file.nbytes:
             raise SourceError(f"{path}: the file is empty (0 bytes), so it holds no frames")
@@ -185,10 +175,7 @@ def checked_header(raw: bytes, path: Path, frame: int, n_atoms: int | None) -> F
 
 
 def check_frames(data: NDArray[np.uint8], run: range, frames: FrameTable, n_atoms: int) -> None:
-    """Compare the sizes in the headers of frames with their sizes in the file.
-
-    Raises SourceError: a frame is damaged; the message names it.
-    """
+    """Compare the sizes in the headers of frames with their sizes in the file."""
     edges = frames.edges[run.start : run.stop + 1].tolist()
     checked: tuple[bytes, int] | None = None
     for number, (begin, end) in enumerate(pairwise(edges), frames.first + run.start):
@@ -231,12 +218,10 @@ class TRRLayout(ScannedLayout):
 
     @classmethod
     def sniff(cls, path: Path) -> bool:
-        """Return whether the file begins with the magic number and name of TRR."""
         return read_head(path)[:24] == START
 
     @classmethod
     def marks(cls, path: Path) -> FrameMarks:
-        """Return the marks with which frames of a file begin, from its first frame."""
         with OpenFile(path) as file:
             head = file.peek(0, FIXED_NBYTES)
         n_atoms = checked_header(head, path, 0, None).n_atoms
@@ -268,21 +253,16 @@ class TRRLayout(ScannedLayout):
         raw = self._file.read(int(self._index.offsets[frame]), FIXED_NBYTES)
         return checked_header(raw, self.path, frame, self._index.n_atoms)
 
-    def _headers(self, frames: Sequence[int]) -> Iterator[FrameHeader]:
-        """Yield the headers of ascending frames; in a store, all are in flight."""
-        heads = self._file.heads(self._index.offsets[list(frames)].tolist(), FIXED_NBYTES)
-        for frame, raw in zip(frames, heads, strict=True):
-            yield checked_header(raw, self.path, frame, self._index.n_atoms)
-
     def _positions(self) -> ChunkTable | None:
         """Return the table of positions, if all frames have the same fields."""
         _ = self.info
-        n_frames = self._index.n_frames
         first = self._frame_header(0)
-        if "positions" not in first.present or any(
-            header != first for header in self._headers(range(1, n_frames))
-        ):
+        if "positions" not in first.present:
             return None
+        heads = self._file.heads(self._index.offsets[1:].tolist(), FIXED_NBYTES)
+        for frame, raw in enumerate(heads, 1):
+            if checked_header(raw, self.path, frame, self._index.n_atoms) != first:
+                return None
         planes = np.array([first.field_offset("positions")], np.int64)
         stored = {"dtype": f">f{first.itemsize}", "unit": "nm"}
         offsets, n_atoms = self._index.offsets, self._index.n_atoms
@@ -297,10 +277,7 @@ class TRRLayout(ScannedLayout):
         kinds = self._sizes_and_fields(sorted(frames))
         sizes = {nbytes for nbytes, _ in kinds}
         if len(sizes) < len(kinds):  # frames of one size have different fields
-            all_frames = (
-                range(self._index.n_frames) if self._intact_frames is None else self._intact_frames
-            )
-            kinds = self._sizes_and_fields(all_frames)
+            kinds = self._sizes_and_fields(self._readable_frames)
         sets = [{*present} for _, present in kinds]
         present = set().union(*sets)
         if not present:
@@ -404,7 +381,6 @@ class TRREncoder(Encoder):
 
     @property
     def frame_nbytes(self) -> int | None:
-        """Bytes of a frame."""
         return None if self.sparse else self._dtype.itemsize
 
     @property
@@ -426,7 +402,6 @@ class TRREncoder(Encoder):
         )
 
     def encode(self, block: FrameBlock, out: Bytes | None = None) -> Bytes:
-        """Return the bytes of all frames; see the base class."""
         if self.sparse:
             return np.concatenate(
                 [
@@ -460,5 +435,4 @@ class TRREncoder(Encoder):
         return rows.view(np.uint8)
 
     def size_of(self, head: bytes) -> int:
-        """Return the bytes of a frame with this header."""
         return parse_header(head[:FIXED_NBYTES], Path("frame"), 0).frame_nbytes

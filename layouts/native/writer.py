@@ -19,7 +19,6 @@ from typing import IO, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.errors import OutputError
 from mdio.core.files.publish import output_errors
 from mdio.core.files.writing import WrittenFile, copy_bytes, write_all
 from mdio.core.frames import FrameBlock, TrajectoryInfo
@@ -48,11 +47,7 @@ WAITING_NBYTES = 64 << 20
 
 
 class FileWriter(LayoutWriter):
-    """The base of all four; any piece of frames of one size is written straight to its place.
-
-    Attributes: `notes`: after `finish`: what of the trajectory the format could not keep, in
-    sentences.
-    """
+    """The base of all four; any piece of frames of one size is written straight to its place."""
 
     container: ClassVar[str]
     facts = WriterFacts(resumes=True)
@@ -77,7 +72,6 @@ class FileWriter(LayoutWriter):
 
     @classmethod
     def plan_for(cls, info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
-        """Plan one file; see `mdio.layouts.native.encoder.native_plan`."""
         return native_plan(cls.container, info, options)
 
     @property
@@ -92,20 +86,16 @@ class FileWriter(LayoutWriter):
     def find(
         self, records: Sequence[PieceRecord], select_intact: SelectIntact
     ) -> Sequence[PieceRecord]:
-        """Keep the file, and return the records of its intact pieces."""
         return select_intact(records, self._is_intact)
 
     def _is_intact(self, record: PieceRecord) -> bool:
-        """Read a piece where it is stored."""
         return is_stored(record, self._encoder.frame_nbytes, self.path, self._offset(record.start))
 
     def _offset(self, start: int) -> int:
-        """Return the offset at which the frames from `start` on are stored."""
         assert self._encoder.frame_nbytes is not None
         return self._encoder.header_nbytes + start * self._encoder.frame_nbytes
 
     def create(self) -> None:
-        """Make the file, empty."""
         with output_errors(self.path):
             # ``lfs setstripe`` leaves an empty file, whose stripes are to be kept.
             striped = self.path.exists() and self.path.stat().st_size == 0
@@ -120,12 +110,10 @@ class FileWriter(LayoutWriter):
         return self._buffer.encode(self._encoder, block)
 
     def store(self, item: EncodedChunk) -> None:
-        """Write a piece where it belongs."""
         with output_errors(self.path):
             self._file.write(self._offset(int(item.key)), *item.parts)
 
     def drain(self) -> None:
-        """Wait for what is written by a thread; see the base class."""
         if self._handle_file is not None:
             with output_errors(self.path):
                 self._handle_file.drain()
@@ -138,12 +126,7 @@ class FileWriter(LayoutWriter):
 
     def finish(self) -> None:
         """Check that all pieces were stored, write the header, flush."""
-        missing = [piece for piece in self.plan.write_tasks() if piece[0] not in self._columns]
-        if missing:
-            raise OutputError(
-                f"{self.path}: {len(missing)} pieces were never stored, the first being frames "
-                f"{missing[0][0]} to {missing[0][1] - 1}; convert again"
-            )
+        self.check_complete(self._columns)
         columns = [self._columns[start] for start in sorted(self._columns)]
         time, step = (np.concatenate(column) for column in zip(*columns, strict=True))
         with output_errors(self.path):
@@ -159,7 +142,6 @@ class FileWriter(LayoutWriter):
         self.abort()
 
     def abort(self) -> None:
-        """Close the file."""
         if self._handle_file is not None:
             with suppress(OSError):  # what was written is flushed, or about to be removed
                 self._handle_file.close()
@@ -283,7 +265,6 @@ class AppendingFileWriter(FileWriter):
         self._waiting.clear()
 
     def abort(self) -> None:
-        """Close the files."""
         super().abort()
         if self._handle_spool is not None:
             self._handle_spool.close()

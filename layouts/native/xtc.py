@@ -47,10 +47,7 @@ XTC_CODEC = "mdio.xtc"
 
 
 def check_frames(data: NDArray[np.uint8], run: range, frames: FrameTable, n_atoms: int) -> None:
-    """Follow frames from the first to the last group of atoms: all that can go wrong in them.
-
-    Raises SourceError: a frame is damaged; the message names it.
-    """
+    """Follow frames from the first to the last group of atoms: all that can go wrong in them."""
     n_frames = len(run)
     with source_errors(frames.path):
         xtc_codec.decode(
@@ -88,8 +85,6 @@ def read_frames(
     """Read frames ``start:stop`` into arrays as `mdio.core.xtc.decode` takes them, MiB by MiB.
 
     `file`, `index`: where they are. With arrays for no atoms only headers are read.
-    Raises SourceError: the bytes are not what the index says, or do not decode. IndexError,
-    TypeError, ValueError: atoms that are not there, arrays of other shapes or types.
     """
     n_frames, n_atoms = stop - start, checks.indices(atoms, index.n_atoms)[1]
     checks.output(positions, n_frames, n_atoms)
@@ -118,7 +113,6 @@ def read_frames(
 def _read_headers(
     file: PositionalFile, start: int, edges: NDArray[np.int64], n_atoms: int, *out: NDArray[Any]
 ) -> None:
-    """Fill box vectors, times and steps."""
     if file.remote is None:
         for _ in file.heads(edges[:-1].tolist(), HEADER_NBYTES) if file.sums is not None else ():
             pass  # it compares them with their checksums
@@ -161,7 +155,6 @@ class XTCLayout(ScannedLayout):
 
     @classmethod
     def sniff(cls, path: Path) -> bool:
-        """Return whether it begins with a magic number of XTC."""
         return int.from_bytes(read_head(path)[:4], "big") in MAGICS
 
     def _positions(self) -> ChunkTable:
@@ -177,7 +170,6 @@ class XTCLayout(ScannedLayout):
 
     @classmethod
     def marks(cls, path: Path) -> FrameMarks:
-        """Return the marks with which frames of a file begin, from its first frame."""
         n_atoms = read_header(path).n_atoms
 
         def size_of(raw: bytes) -> int | None:
@@ -208,10 +200,7 @@ class XTCLayout(ScannedLayout):
         frames = [0] if reads_first_only else self._sample_frames(N_SAMPLED)
         precisions = {*self._precisions(frames)}
         if len(precisions) > 1:
-            intact = self._intact_frames
-            precisions = {
-                *self._precisions(range(self._index.n_frames) if intact is None else intact)
-            }
+            precisions = {*self._precisions(self._readable_frames)}
         return max((one for one in precisions if one is not None), default=None)
 
     def _precisions(self, frames: Sequence[int]) -> Iterator[float | None]:
@@ -253,7 +242,6 @@ class XTCEncoder(Encoder):
         return
 
     def encode(self, block: FrameBlock, out: Bytes | None = None) -> Bytes:  # noqa: ARG002
-        """Return the bytes of all frames; see the base class."""
         box = block.box.copy()
         box[:, :3] *= np.float32(0.1)
         data = xtc_codec.encode(
@@ -266,5 +254,4 @@ class XTCEncoder(Encoder):
         return np.frombuffer(data, np.uint8)
 
     def size_of(self, head: bytes) -> int:
-        """Return the bytes of a frame that begins so."""
         return parse_header(head, 0, 0).nbytes

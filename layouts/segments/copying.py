@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from mdio.core.errors import CorruptLayoutError
 from mdio.core.files.in_flight import ByteRange, in_flight
-from mdio.core.files.index import FrameIndex, store_index
+from mdio.core.files.index import store_index
 from mdio.core.files.piece_sums import PieceSums, Sums, first_difference, piece_edges
 from mdio.core.files.publish import output_errors
 from mdio.core.files.reading import OpenFile
@@ -28,7 +28,7 @@ from mdio.layouts.base import Layout
 from mdio.layouts.native import NATIVE_FORMATS
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.registry import layout_class
-from mdio.layouts.segments.files import Segment, read_sums, segment_name
+from mdio.layouts.segments.files import Segment, file_crc, read_sums, segment_name
 from mdio.layouts.segments.layout import SegmentsLayout
 from mdio.layouts.segments.writer import SegmentsWriter
 from mdio.layouts.tables import FrameTable
@@ -77,14 +77,12 @@ class SegmentsCopier(SegmentsWriter):
         self._buffer = np.empty(0, np.uint8)
 
     def copy(self, start: int, stop: int, old_output: Layout | None = None) -> PieceRecord:
-        """Write one segment and its index; link it if it is intact in `old_output`.
-
-        Raises SourceError: a source cannot be read, or bytes are not frames. OutputError: the
-        segment cannot be written.
-        """
+        """Write one segment and its index; link it if it is intact in `old_output`."""
         number = self._segment_number(start)
-        linked = self._link_segment(number, old_output)
+        linked = None if old_output is None else self._link_segment(number, old_output)
         crc, sums, not_finite = linked or self._copy_segment(number, start, stop)
+        if self.frames[0].header is None:
+            store_index(self._file(number), sums.index(self.plan.n_atoms))
         return PieceRecord(
             start,
             stop,
@@ -113,12 +111,11 @@ class SegmentsCopier(SegmentsWriter):
     def find(
         self, records: Sequence[PieceRecord], select_intact: SelectIntact
     ) -> Sequence[PieceRecord]:
-        """Make missing folders and files, and keep the intact segments; see the base class."""
+        """Make missing folders and files, and keep the intact segments."""
         self.create()
         return select_intact(records, self._is_intact)
 
     def settled(self, record: PieceRecord) -> list[tuple[PieceRecord, Sequence[Path]]]:
-        """Return the record and its segment; see the base class."""
         return [(record, [self._file(self._segment_number(record.start))])]
 
     def _is_intact(self, record: PieceRecord) -> bool:
@@ -126,23 +123,16 @@ class SegmentsCopier(SegmentsWriter):
         path = self._file(self._segment_number(record.start))
         if stands_for_sent(path):
             return True
-        crc = 0
         try:
-            with path.open("rb", buffering=0) as file:
-                while data := file.read(RUN_NBYTES):
-                    crc = crc32c(data, crc)
+            return file_crc(path) == record.crcs["file"][0]
         except OSError:
             return False
-        return crc == record.crcs["file"][0]
 
     def _copy_segment(self, number: int, start: int, stop: int) -> SegmentSums:
-        """Copy the frames of a segment."""
         parts = list(self._parts(start, stop))
         path = self._file(number)
         with output_errors(path), path.open("wb", buffering=0) as file:
             crc, sums, suspects = self._copy_parts(parts, file.fileno())
-        if parts[0][0].header is None:
-            store_index(path, _joined_index(parts, self.plan.n_atoms))
         not_finite = self._not_finite(path, suspects) if suspects else None
         return crc, sums, not_finite
 
@@ -155,19 +145,16 @@ class SegmentsCopier(SegmentsWriter):
                 not_finite = add_not_finite(not_finite, NotFinite.count_in(positions, run.start))
         return not_finite
 
-    def _link_segment(self, number: int, old_output: Layout | None) -> SegmentSums | None:
+    def _link_segment(self, number: int, old_output: Layout) -> SegmentSums | None:
         """Link a segment of the output that is repaired; return None if it is damaged there."""
         with suppress(CorruptLayoutError):
-            manifest = {} if old_output is None else old_output.manifest or {}
-            sums = None if old_output is None else read_sums(old_output.path, manifest, number)
+            sums = read_sums(old_output.path, old_output.manifest or {}, number)
             if sums is not None:
                 segmented = cast(SegmentsLayout, old_output)
                 segmented.check_segment(number)
                 segment, path = segmented.segments[number], self._file(number)
                 file = segmented.path / segment.file
                 store_at(file).link(file, path)
-                if self.frames[0].header is None:
-                    store_index(path, sums.index(self.plan.n_atoms))
                 return segment.crc32c, sums, None
         return None
 
@@ -251,14 +238,3 @@ class SegmentsCopier(SegmentsWriter):
         """Leave out the buffer, and make the paths of sources absolute, as that of the output."""
         frames = [replace(table, path=table.path.absolute()) for table in self.frames]
         return {**super().__getstate__(), "_buffer": np.empty(0, np.uint8), "frames": frames}
-
-
-def _joined_index(parts: Sequence[TablePart], n_atoms: int) -> FrameIndex:
-    """Return the index of a file that holds the frames of `parts`, one after the other."""
-    offset = 0
-    offsets = []
-    for frames, start, stop in parts:
-        edges = frames.edges[start : stop + 1]
-        offsets.append(edges[:-1] - edges[0] + offset)
-        offset += int(edges[-1] - edges[0])
-    return FrameIndex(np.concatenate(offsets), offset, n_atoms)

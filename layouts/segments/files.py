@@ -62,7 +62,6 @@ class Segment:
 
     @property
     def stop(self) -> int:
-        """One beyond its last frame."""
         return self.first_frame + self.n_frames
 
 
@@ -78,11 +77,7 @@ def even_split(n_frames: int, n_segments: int) -> tuple[int, ...]:
 
 
 def segments_of(manifest: Mapping[str, Any], path: Path) -> list[Segment]:
-    """Return the segments that a manifest lists.
-
-    Raises CorruptLayoutError: they do not follow one another from the first frame to the last, or
-    are not in the folder.
-    """
+    """Return the segments that a manifest lists; raises CorruptLayoutError."""
     segments: list[Segment] = []
     next_frame = 0
     rows = manifest.get("segments")
@@ -127,10 +122,7 @@ def write_sums(folder: Path, tables: Sequence[bytes]) -> dict[str, Any]:
 
 
 def read_sums(path: Path, manifest: Mapping[str, Any], number: int) -> PieceSums | None:
-    """Return the checksums of a segment; None in outputs of older versions, which have none.
-
-    Raises CorruptLayoutError: they are damaged, or of another output.
-    """
+    """Return the checksums of a segment; None in outputs of older versions, which have none."""
     if SUMS_KEY not in manifest:
         return None
     try:
@@ -146,19 +138,19 @@ def read_sums(path: Path, manifest: Mapping[str, Any], number: int) -> PieceSums
     raise CorruptLayoutError(f"{path / CHECKSUMS_FILE}: {problem}; {LOST_CHECKSUMS_ADVICE}")
 
 
-def sums_problem(path: Path, manifest: Mapping[str, Any]) -> str | None:
-    """Return the text of a problem with the file of checksums, except in its tables, or None."""
+def check_sums(path: Path, manifest: Mapping[str, Any]) -> None:
+    """Raise CorruptLayoutError if the file of checksums is damaged, except in its tables."""
     expected = len(SUMS_HEADER) + sum(nbytes for _, nbytes, _ in manifest[SUMS_KEY])
     try:
         with OpenFile(Redirect(path, manifest).path_of(CHECKSUMS_FILE)) as file:
             header, nbytes = file.peek(0, len(SUMS_HEADER)), file.nbytes
     except SourceError as error:
-        return str(error)
-    if header != SUMS_HEADER:
-        return f"{path / CHECKSUMS_FILE}: it begins with {header!r}, expected {SUMS_HEADER!r}"
-    if nbytes != expected:
-        return f"{path / CHECKSUMS_FILE}: it has {nbytes} bytes, expected {expected}"
-    return None
+        raise CorruptLayoutError(f"{error}; {LOST_CHECKSUMS_ADVICE}") from error
+    if (header, nbytes) != (SUMS_HEADER, expected):
+        raise CorruptLayoutError(
+            f"{path / CHECKSUMS_FILE}: it begins with {header!r} and has {nbytes} bytes, expected "
+            f"{SUMS_HEADER!r} and {expected}; {LOST_CHECKSUMS_ADVICE}"
+        )
 
 
 def file_crc(path: Path) -> int:

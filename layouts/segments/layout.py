@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import partial
@@ -16,7 +15,6 @@ from numpy.typing import NDArray
 from mdio.core.blocks import FrameRuns, runs_of_parts
 from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.core.files.in_flight import Opening
-from mdio.core.files.marks import read_regular
 from mdio.core.files.reading import OpenFile
 from mdio.core.files.remote.places import Redirect
 from mdio.core.frames import AtomIndices, Flaws, FrameBlock, TrajectoryInfo
@@ -25,16 +23,15 @@ from mdio.layouts.base import FormatFacts, Layout, StoredTimes, fill_absent
 from mdio.layouts.registry import layout_class
 from mdio.layouts.segments.files import (
     CHECKSUMS_FILE,
-    LOST_CHECKSUMS_ADVICE,
     MANIFEST,
     SUMS_KEY,
     Segment,
+    check_sums,
     file_crc,
     file_state,
     read_manifest,
     read_sums,
     segments_of,
-    sums_problem,
 )
 from mdio.layouts.units import Unit
 
@@ -83,24 +80,13 @@ class SegmentsLayout(Layout):
 
     @property
     def manifest(self) -> Mapping[str, Any]:
-        """The manifest, which lists the segments."""
         _ = self.info
         return self._manifest
 
     @property
     def segments(self) -> list[Segment]:
-        """The segments, in order."""
         _ = self.info
         return self._segments
-
-    @classmethod
-    def uuid_at(cls, path: Path) -> str | None:
-        """Return the identity of the output that is at `path` now."""
-        try:
-            uuid = json.loads(read_regular(path / MANIFEST))["uuid"]
-        except (OSError, ValueError, TypeError, KeyError, RecursionError):
-            return None
-        return uuid if isinstance(uuid, str) else None
 
     def _open(self) -> TrajectoryInfo:
         if self._opened_state is None:
@@ -134,7 +120,6 @@ class SegmentsLayout(Layout):
         )
 
     def _locate(self, file: str) -> Path:
-        """Return the path of a file of the manifest."""
         self._update_path()
         return Redirect(self.path, self._manifest).path_of(file)
 
@@ -168,11 +153,7 @@ class SegmentsLayout(Layout):
         return opened[number]
 
     def _open_segment(self, number: int, *, verify: bool = True) -> Layout:
-        """Open a segment, which the caller closes.
-
-        Raises CorruptLayoutError: it is missing, damaged, or not the one that the manifest
-        describes.
-        """
+        """Open a segment, which the caller closes; raises CorruptLayoutError."""
         segment = self._segments[number]
         path = self._locate(segment.file)
         self._check_size(segment)
@@ -231,7 +212,7 @@ class SegmentsLayout(Layout):
 
     @property
     def stored_times(self) -> StoredTimes:
-        """Without steps where segments do not store the source's; see `Layout.stored_times`."""
+        """Without steps where segments do not store the source's."""
         stored = super().stored_times
         counts_steps = layout_class(self.manifest["container"]).facts.counts_steps
         has_steps = stored.has_steps and not counts_steps
@@ -270,7 +251,6 @@ class SegmentsLayout(Layout):
                 yield Opening(self._locate(self._segments[number].file), 0)
 
     def preopened(self) -> Layout:
-        """Return a layout that pickles with the manifest."""
         if self._opened_state is not None:
             return self
         return self._with_opened_state((self.info, self.manifest, self._manifest_state))
@@ -288,20 +268,22 @@ class SegmentsLayout(Layout):
             self._open_layouts.popitem()[1].close()
 
     def boundaries(self) -> NDArray[np.int64]:
-        """Return the frames at which segments begin, ``n_frames`` last."""
         _ = self.info
         return self._edges.copy()
 
     def plan_fields(self) -> dict[str, Any]:
-        """Return the frames of each segment; see `backend.plan_fields`."""
         return {"segment_frames": tuple(segment.n_frames for segment in self.segments)}
 
     def units(self) -> Iterator[Unit]:
-        """Yield every segment, and damaged tables of checksums; see `Layout.units`."""
+        """Yield every segment, and damaged tables of checksums."""
         has_sums = SUMS_KEY in self.manifest
-        if has_sums and sums_problem(self.path, self.manifest) is not None:
-            yield Unit(CHECKSUMS_FILE, self._check_sums)
-            has_sums = False
+        if has_sums:
+            check_file = partial(check_sums, self.path, self.manifest)
+            try:
+                check_file()
+            except CorruptLayoutError:
+                yield Unit(CHECKSUMS_FILE, check_file)
+                has_sums = False
         for number, segment in enumerate(self.segments):
             frames = (segment.first_frame, segment.stop)
             if has_sums:
@@ -313,11 +295,6 @@ class SegmentsLayout(Layout):
                     )
             check = partial(self.check_segment, number)
             yield Unit(segment.file, check, frames, suffices=True)
-
-    def _check_sums(self) -> None:
-        problem = sums_problem(self.path, self.manifest)
-        if problem is not None:
-            raise CorruptLayoutError(f"{problem}; {LOST_CHECKSUMS_ADVICE}")
 
     def check_segment(self, number: int) -> None:
         """Compare size and checksum of a file with the manifest; raises CorruptLayoutError."""
@@ -332,7 +309,6 @@ class SegmentsLayout(Layout):
             )
 
     def encoded_chunks(self, start: int, stop: int) -> list[EncodedChunk]:
-        """Return the bytes of frames of one segment; see `backend.read_encoded_chunks`."""
         number = int(np.searchsorted(self.boundaries(), start, side="right")) - 1
         segment = self.segments[number]
         sums = read_sums(self.path, self.manifest, number)

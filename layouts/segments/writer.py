@@ -133,11 +133,9 @@ class SegmentsWriter(LayoutWriter):
 
     @classmethod
     def plan_for(cls, info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
-        """Plan the segments; see `plan_segments`."""
         return plan_segments(info, options)
 
     def create(self) -> None:
-        """Make the folders and empty files."""
         with output_errors(self.path):
             self.path.mkdir(exist_ok=True)  # it may exist already, with Lustre stripes set
             for number in range(len(self.plan.segment_frames)):
@@ -187,7 +185,7 @@ class SegmentsWriter(LayoutWriter):
         return resumable
 
     def settled(self, record: PieceRecord) -> list[tuple[PieceRecord, Sequence[Path]]]:
-        """Return the record, its segment, and the part beside it; see the base class."""
+        """Return the record, its segment, and the part beside it."""
         files = [self._file(self._segment_number(record.start)), self._piece_place(record.start)[0]]
         return [(record, files)]
 
@@ -274,7 +272,6 @@ class SegmentsWriter(LayoutWriter):
             part.unlink(missing_ok=True)
 
     def finish(self) -> None:
-        """Check that every segment is complete, and write the manifest."""
         missing = [n for n in range(len(self.plan.segment_frames)) if n not in self._segments_done]
         if missing:
             raise OutputError(
@@ -323,14 +320,11 @@ SEGMENT_NBYTES = 64 << 20
 
 
 def plan_segments(info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
-    """Plan a folder of segments.
+    """Plan a folder of segments; raises PlanError.
 
     The container is the one asked for; else xtc for the integers of an XTC without velocities and
     forces; else the source's own format; else ncdf. The number of segments is the one asked for, or
     else such that each has about 64 MiB decoded.
-
-    Raises PlanError: no segments or more than frames, an unknown container, or what
-    `mdio.layouts.native.encoder.native_plan` refuses.
     """
     container = options.container
     if container is None:

@@ -13,16 +13,8 @@ from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 
-from mdio.layouts.striping.stripes import (
-    StripeRecord,
-    Striping,
-    run_program,
-    stripe_record,
-    stripe_request,
-)
+from mdio.layouts.striping.stripes import Striping, run_program
 
-STRIPES_ARE_SERVERS = True
-"""Whether a file is on as many servers as it has stripes, and on no others."""
 UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _CHUNK = re.compile(r"^\+ Chunksize: *(\d+)([KMG]?)i?B? *$", re.MULTILINE | re.IGNORECASE)
 _TARGETS = re.compile(r"^\+ Number of storage targets: *(?:desired: *)?(\d+)", re.MULTILINE)
@@ -51,30 +43,21 @@ def get_stripe(path: str | PathLike[str]) -> Striping | None:
 def set_stripe(
     path: str | PathLike[str],
     stripe_nbytes: int,
-    stripe_count: int | None = None,
-    progressive: Sequence[tuple[int, int]] | None = None,
-) -> StripeRecord:
-    """Ask BeeGFS to stripe a file that does not exist yet, or the files to come in a folder.
-
-    As `mdio.layouts.striping.lustre.set_stripe`. BeeGFS has no progressive layouts and no word for
-    all targets. Where users may not set patterns, the record says so.
-    """
+    stripe_count: int | None,
+    progressive: Sequence[tuple[int, int]],
+) -> str | None:
+    """See `mdio.layouts.striping.file_systems.set_stripe`; return why it failed, or None."""
+    if progressive:
+        return "BeeGFS has no progressive layouts"
+    if stripe_count == -1:
+        return "BeeGFS has no word for all targets; give a number"
     output = Path(path)
-    request = stripe_request(stripe_nbytes, stripe_count, progressive)
-    if progressive or stripe_count == -1:
-        missing = (
-            "no progressive layouts" if progressive else "no word for all targets; give a number"
-        )
-        current = get_stripe(output if output.exists() else output.parent)
-        return stripe_record(path, request, current, f"BeeGFS has {missing}")
     targets = [] if stripe_count is None else [f"--numtargets={stripe_count}"]
     folder = output if output.is_dir() else output.with_name(f"{output.name}.stripes")
     try:
         folder.mkdir(exist_ok=True)
     except OSError as error:
-        return stripe_record(
-            path, request, None, f"{folder.name} cannot be made ({error.strerror})"
-        )
+        return f"{folder.name} cannot be made ({error.strerror})"
     arguments = ("--setpattern", f"--chunksize={stripe_nbytes}", *targets, os.fspath(folder))
     _, reason = run_program("beegfs-ctl", *arguments)
     if folder != output:
@@ -83,7 +66,4 @@ def set_stripe(
                 (folder / output.name).touch()
                 (folder / output.name).rename(output)
             folder.rmdir()
-    current = get_stripe(output) if reason is None else None
-    if reason is None and current is None:
-        reason = "beegfs-ctl set a pattern, but does not show what it is"
-    return stripe_record(path, request, current, reason)
+    return reason

@@ -14,16 +14,8 @@ from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 
-from mdio.layouts.striping.stripes import (
-    StripeRecord,
-    Striping,
-    remove_empty,
-    stripe_record,
-    stripe_request,
-)
+from mdio.layouts.striping.stripes import Striping, remove_empty
 
-STRIPES_ARE_SERVERS = False
-"""Whether a file is on as many servers as it has stripes, and on no others."""
 OBJECT_NBYTES = 64 << 20
 """Size of objects that are filled in turn; by default servers take objects up to 128 MiB."""
 
@@ -60,25 +52,15 @@ def _read_layout(path: Path, attribute: str) -> Striping | None:
 def set_stripe(
     path: str | PathLike[str],
     stripe_nbytes: int,
-    stripe_count: int | None = None,
-    progressive: Sequence[tuple[int, int]] | None = None,
-) -> StripeRecord:
-    """Ask CephFS to stripe a file that does not exist yet, or the files to come in a folder.
-
-    As `mdio.layouts.striping.lustre.set_stripe`; the file is made, empty. CephFS has no progressive
-    layouts, and does not tell its number of servers, so a count of -1 is refused.
-    """
-    target = Path(path)
-    request = stripe_request(stripe_nbytes, stripe_count, progressive)
-    reason = None
+    stripe_count: int | None,
+    progressive: Sequence[tuple[int, int]],
+) -> str | None:
+    """See `mdio.layouts.striping.file_systems.set_stripe`; return why it failed, or None."""
     if progressive:
-        reason = "CephFS has no progressive layouts"
-    elif stripe_count == -1:
-        reason = "CephFS does not say how many servers there are; give the number of stripes"
-    if reason is not None:
-        return stripe_record(
-            path, request, get_stripe(target if target.exists() else target.parent), reason
-        )
+        return "CephFS has no progressive layouts"
+    if stripe_count == -1:
+        return "CephFS does not say how many servers there are; give the number of stripes"
+    target = Path(path)
     attribute = "ceph.dir.layout" if target.is_dir() else "ceph.file.layout"
     count = stripe_count or 1
     # With one object at a time, a new one for each unit spreads the file over all servers.
@@ -94,8 +76,5 @@ def set_stripe(
     except OSError as error:
         if is_new_file:
             remove_empty(target)
-        return stripe_record(path, request, None, f"CephFS refuses {layout} ({error.strerror})")
-    current = get_stripe(target)
-    if current is None:
-        reason = "CephFS took the layout, but does not show it"
-    return stripe_record(path, request, current, reason)
+        return f"CephFS refuses {layout} ({error.strerror})"
+    return None

@@ -1,20 +1,33 @@
-"""The table of striping file systems, and reading and setting stripes through it."""
+"""The table of striping file systems, and reading and setting stripes through it.
+
+Striping only makes an output faster, so a file system that refuses it or does not answer stops no
+conversion. The output's manifest records the stripes requested, the stripes applied, and why the
+two differ.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from os import PathLike
-from pathlib import Path
 from types import ModuleType
+from typing import Any, TypedDict
 
 from mdio.core.files.store import file_system_type
 from mdio.layouts.striping import beegfs, cephfs, lustre
-from mdio.layouts.striping.stripes import (
-    StripeRecord,
-    Striping,
-    stripe_record,
-    stripe_request,
-)
+from mdio.layouts.striping.stripes import Striping
+
+
+class StripeRecord(TypedDict):
+    """Stripes requested and stripes applied, as plain values for a manifest."""
+
+    asked: dict[str, Any]
+    applied: dict[str, Any] | None
+    """Stripes that the file system reports afterwards; None where none were applied."""
+    reason: str | None
+    """Why `applied` differs from `asked`; None if it does not."""
+    file_system: str
+
 
 ONE_WRITER = {"ceph", "fuse.ceph-fuse"}
 """File systems where a client buffers its writes to a file only while no other client writes to it;
@@ -37,8 +50,7 @@ STRIPING: Mapping[str, ModuleType] = {
 
 def stripes_are_servers(file_system: str) -> bool:
     """Return whether a file is on as many servers as it has stripes; CephFS may use more."""
-    system = STRIPING.get(file_system)
-    return system is not None and bool(system.STRIPES_ARE_SERVERS)
+    return file_system in ("lustre", "beegfs")
 
 
 NO_STRIPES_NOTES = {
@@ -94,13 +106,51 @@ def set_stripe(
 ) -> StripeRecord:
     """Ask for a file that does not exist yet to be striped, or for the files to come in a folder.
 
-    As `mdio.layouts.striping.lustre.set_stripe`, which is also tried on file systems of unknown
-    type. Never raises: a refusal is in the record.
+    `path`: a folder that exists gets a default layout for what will be made in it; a file must not
+    exist: it is made, empty, with its layout; later it is to be opened without O_EXCL (truncation
+    does not change the layout). `stripe_nbytes`: stripe size; Lustre wants multiples of 65,536.
+    `stripe_count`: targets; -1 = all, None = the file system's default. `progressive`: components
+    of a progressive layout (Lustre) that come before the last one, as (end in bytes, stripe count);
+    the last has `stripe_count` and extends to the end of the file.
+
+    Never raises: a refusal is in the record. Unknown types are taken for Lustre.
     """
-    type_name = _type(path)
-    if type_name in NO_STRIPES_NOTES:
-        request = stripe_request(stripe_nbytes, stripe_count, progressive)
-        return stripe_record(Path(path), request, None, NO_STRIPES_NOTES[type_name])
-    system = STRIPING.get(type_name, lustre)
-    applied: StripeRecord = system.set_stripe(path, stripe_nbytes, stripe_count, progressive)
-    return applied
+    request: dict[str, Any] = {"stripe_nbytes": stripe_nbytes, "stripe_count": stripe_count}
+    if progressive:
+        request["progressive"] = [list(part) for part in progressive]
+    type_name, applied = _type(path), None
+    reason = NO_STRIPES_NOTES.get(type_name)
+    if reason is None:
+        system = STRIPING.get(type_name, lustre)
+        reason = system.set_stripe(path, stripe_nbytes, stripe_count, progressive or ())
+        applied = system.get_stripe(path) if reason is None else None
+    if reason is None:
+        reason = (
+            "the stripes were set, but the file system does not show them"
+            if applied is None
+            else _difference(applied, stripe_nbytes, stripe_count)
+        )
+    return stripe_record(path, request, applied, reason)
+
+
+def stripe_record(
+    path: str | PathLike[str],
+    request: dict[str, Any],
+    applied: Striping | None,
+    reason: str | None,
+) -> StripeRecord:
+    """Return a record for a manifest; `request` is empty where nothing was requested."""
+    return StripeRecord(
+        asked=request,
+        applied=None if applied is None else asdict(applied),
+        reason=reason,
+        file_system=file_system_type(path),
+    )
+
+
+def _difference(applied: Striping, stripe_nbytes: int, stripe_count: int | None) -> str | None:
+    if applied.stripe_nbytes != stripe_nbytes:
+        return f"the stripe size is {applied.stripe_nbytes}, not {stripe_nbytes}"
+    if stripe_count is not None and stripe_count > 0 and applied.stripe_count != stripe_count:
+        return f"the stripe count is {applied.stripe_count}, not {stripe_count}"
+    return None

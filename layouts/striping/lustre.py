@@ -13,20 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mdio.core.errors import PlanError
-from mdio.layouts.striping.stripes import (
-    StripeRecord,
-    Striping,
-    remove_empty,
-    run_program,
-    stripe_record,
-    stripe_request,
-)
+from mdio.layouts.striping.stripes import Striping, remove_empty, run_program
 
 if TYPE_CHECKING:
     from mdio.layouts.plan import LayoutPlan
 
-STRIPES_ARE_SERVERS = True
-"""Whether a file is on as many servers as it has stripes, and on no others."""
 _SETTING = re.compile(
     r"(?<![\w.])(?:lmm_)?(stripe_count|stripe_size|pattern|pool):[ \t]*(\S+)"
     r"|(?<!\w)lcme_(extent\.e_start|extent\.e_end):[ \t]*(\S+)"
@@ -92,38 +83,22 @@ def get_stripe(path: str | PathLike[str]) -> Striping | None:
 def set_stripe(
     path: str | PathLike[str],
     stripe_nbytes: int,
-    stripe_count: int | None = None,
-    progressive: Sequence[tuple[int, int]] | None = None,
-) -> StripeRecord:
-    """Ask Lustre to stripe a file that does not exist yet, or the files to come in a folder.
-
-    `path`: a folder that exists gets a default layout for what will be made in it. A file must not
-    exist: ``lfs`` makes it, empty, with its layout; later it is to be opened without O_EXCL
-    (truncation does not change the layout). `stripe_nbytes`: stripe size; Lustre wants multiples of
-    65,536. `stripe_count`: object storage targets; -1 = all, None = the file system's default.
-    `progressive`: components of a progressive layout that come before the last one, as (end in
-    bytes, stripe count); the last has `stripe_count` and extends to the end of the file.
-    Returns StripeRecord. Never raises: a refusal is in the record.
-    """
+    stripe_count: int | None,
+    progressive: Sequence[tuple[int, int]],
+) -> str | None:
+    """See `mdio.layouts.striping.file_systems.set_stripe`; return why it failed, or None."""
     target = Path(path)
     is_new_file = not target.exists()
     counts = [] if stripe_count is None else ["-c", str(stripe_count)]
     size = ["-S", str(stripe_nbytes)]
     arguments = []
-    for end, count in progressive or ():
+    for end, count in progressive:
         arguments += ["-E", str(end), *size, "-c", str(count)]
     arguments += [*(["-E", "-1"] if progressive else []), *size, *counts]
     _, reason = run_program("lfs", "setstripe", *arguments, os.fspath(path))
-    current = None
-    if reason is None:
-        current = get_stripe(path)
-        if current is None:
-            reason = "lfs setstripe succeeded, but lfs getstripe does not show the stripes"
-    elif is_new_file:
+    if reason is not None and is_new_file:
         remove_empty(target)
-    return stripe_record(
-        path, stripe_request(stripe_nbytes, stripe_count, progressive), current, reason
-    )
+    return reason
 
 
 def mpi_io_hints(plan: LayoutPlan, extra: Iterable[str] = ()) -> dict[str, str]:
@@ -137,7 +112,6 @@ def mpi_io_hints(plan: LayoutPlan, extra: Iterable[str] = ()) -> dict[str, str]:
     otherwise aggregators put the ranks' parts together. Data sieving (read a range, change it,
     write it back, under a lock) is off for writing: no chunk is written in part. `extra`:
     ``KEY=VALUE`` texts (``--hint``), which take precedence.
-    Raises PlanError: a text that is not ``KEY=VALUE``.
     """
     aligned = plan.stripes.alignment_nbytes > 1 and plan.compression is None and not plan.is_rounded
     hints = {

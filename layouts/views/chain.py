@@ -62,9 +62,7 @@ class ChainLayout(Layout):
     """
 
     name = "chain"
-    facts = FormatFacts(
-        options=None,
-    )
+    facts = FormatFacts(options=None)
     sources: tuple[Layout, ...] = ()
     _step_notes: tuple[str, ...] = ()
     # `_opened_state` is info, infos of the sources, joining, boundaries.
@@ -98,7 +96,6 @@ class ChainLayout(Layout):
 
     @classmethod
     def sniff(cls, path: Path) -> bool:  # noqa: ARG003
-        """Return False: no path is a chain."""
         return False
 
     def _open(self) -> TrajectoryInfo:
@@ -122,14 +119,7 @@ class ChainLayout(Layout):
                     f"follow, has {first.n_atoms}; join trajectories of the same atoms"
                 )
         if self._joining is None:
-            self._joining = join(
-                self._infos,
-                [stored.has_times for stored in stored_times],
-                self._read_times,
-                self.overlap,
-                [stored.step_ps for stored in stored_times],
-                [stored.has_steps for stored in stored_times],
-            )
+            self._joining = join(self._infos, stored_times, self._read_times, self.overlap)
         self._step_notes = self._notes_on_steps(self._joining, stored_times)
         self._select_sources()
         return self._describe()
@@ -246,7 +236,6 @@ class ChainLayout(Layout):
         )
 
     def files(self) -> Iterator[Layout]:
-        """Yield the files of all sources."""
         for source in self.sources:
             yield from source.files()
 
@@ -268,7 +257,6 @@ class ChainLayout(Layout):
 
     @property
     def joined_layouts(self) -> list[tuple[Layout, int, int]]:
-        """Sources in order, each with the run of its frames that is read: start and stop."""
         _ = self.info
         assert self._joining is not None
         parts = zip(self.sources, self._joining.parts, strict=True)
@@ -290,11 +278,9 @@ class ChainLayout(Layout):
         return (*self._joining.notes, *self._step_notes, *notes)
 
     def topology(self) -> Topology | None:
-        """Return the topology of the first source."""
         return self.sources[0].topology()
 
     def frame_data(self) -> FrameData:
-        """Return the data of all sources; see `Layout.frame_data`."""
         _ = self.info
         return concatenate_columns(
             [
@@ -311,7 +297,6 @@ class ChainLayout(Layout):
         return self._open_sources[self.sources[number]]
 
     def boundaries(self) -> NDArray[np.int64]:
-        """Return where the sources, and the chunks or files of each, begin."""
         if self._opened_state is not None:
             return np.asarray(self._opened_state[-1])
         _ = self.info

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from mdio.core.errors import SourceError
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.words import frames_text, number_text, plural
-from mdio.layouts.views import KEEP_ALL, check_overlap
+from mdio.layouts.base import StoredTimes
+from mdio.layouts.views import KEEP_ALL
 
 RUN_FRAMES = 65536
 """Frames whose times are read at a time."""
@@ -57,34 +58,28 @@ def parts_of(file: NDArray[np.int64], frame: NDArray[np.int64]) -> list[tuple[in
 
 def join(
     infos: Sequence[TrajectoryInfo],
-    has_times: Sequence[bool],
+    stored: Sequence[StoredTimes],
     read: ReadTimes,
     overlap: str | None,
-    steps_ps: Sequence[float | None] = (),
-    has_steps: Sequence[bool] = (),
 ) -> Joining:
-    """Decide which frames of which files follow each other.
+    """Decide which frames of which files follow each other; raises SourceError.
 
     Only times are read, and only of frames that may be duplicates. For formats that number
-    integration steps but have no times, steps are used instead of times.
+    integration steps but have no times, steps are used instead of times. If a file has neither,
+    files are joined in input order.
 
-    `infos`: one for each file, in input order. `has_times`: whether a file stores times; if one
-    does not, files are joined in input order. `read`: reads times and steps. `overlap`: one of
-    `OVERLAPS`; None is the default, which joins all frames in input order if a file is given more
-    than once. `steps_ps`: length of an integration step, for files whose times follow from step
-    numbers (DCD): where it changes, times of two files are comparable only if the user says so.
-    `has_steps`: whether a file without times numbers its steps.
-    Raises PlanError: an unknown `overlap`. SourceError: frames are duplicates that must not be, or
-    that cannot be told apart.
+    `infos`, `stored`: one for each file, in input order. `read`: reads times and steps. `overlap`:
+    one of `OVERLAPS`; None is the default, which joins all frames in input order if a file is given
+    more than once. Where the length of an integration step changes, times of two files that follow
+    from step numbers (DCD) are comparable only if the user says so.
     """
-    check_overlap(overlap)
     numbers = [number for number, info in enumerate(infos) if info.n_frames]
     all_frames = Joining(tuple((n, 0, infos[n].n_frames) for n in range(len(infos))))
     if overlap == KEEP_ALL or len(numbers) < 2:
         return all_frames
-    by_steps = bool(has_steps) and all(has_steps[n] for n in numbers)
-    if not by_steps and not all(has_times[n] for n in numbers):
-        untimed = next(infos[n] for n in numbers if not has_times[n])
+    by_steps = all(stored[n].has_steps for n in numbers)
+    if not by_steps and not all(stored[n].has_times for n in numbers):
+        untimed = next(infos[n] for n in numbers if not stored[n].has_times)
         if overlap is not None:
             raise SourceError(
                 f"{untimed.path}: its format holds no times by which --overlap {overlap} could be "
@@ -111,7 +106,7 @@ def join(
                 f"{info.time_last_ps:g} {unit}, so that it cannot be joined by time; "
                 f"give --overlap {KEEP_ALL} to join files in the order given"
             )
-    return _Joiner(infos, read, overlap, dict(enumerate(steps_ps)), unit).join(numbers)
+    return _Joiner(infos, stored, read, overlap, unit).join(numbers)
 
 
 def _restarted_times(infos: Sequence[TrajectoryInfo], numbers: Sequence[int]) -> tuple[str, ...]:
@@ -152,13 +147,13 @@ class _Joiner:
     def __init__(
         self,
         infos: Sequence[TrajectoryInfo],
+        stored: Sequence[StoredTimes],
         read: ReadTimes,
         overlap: str | None,
-        steps_ps: Mapping[int, float | None],
         unit: str,
     ) -> None:
-        self.unit = unit
-        self.infos, self.read, self.overlap, self.steps_ps = infos, read, overlap, steps_ps
+        self.infos, self.stored, self.read = infos, stored, read
+        self.overlap, self.unit = overlap, unit
         self.notes: list[str] = []
 
     def join(self, numbers: Sequence[int]) -> Joining:
@@ -204,7 +199,7 @@ class _Joiner:
             )
         if self.overlap is not None:
             return
-        step, following_step = self.steps_ps.get(number), self.steps_ps.get(following)
+        step, following_step = (self.stored[n].step_ps for n in (number, following))
         apart_ps = begin - earlier.time_first_ps
         # A run that counts from its own beginning may have stored its first frame or not.
         is_next = slack < apart_ps <= abs(earlier.dt_ps) + slack
@@ -375,13 +370,12 @@ def merge(
     overlap: str | None,
     following: FrameKeys | None = None,
 ) -> Merged:
-    """Insert frames of `new` into `old`.
+    """Insert frames of `new` into `old`; raises SourceError.
 
     `overlap`: which of two differing frames is kept: one of `OVERLAPS` except ``keep-all``; None
     keeps those of `new` if it lasts to the end, or if single frames differ, and raises if that
     would drop frames of `old` without a replacement. `following`: a file that is merged next and
     continues `new`: its frames count from where it begins, not those of `new`.
-    Raises SourceError: the result is ambiguous; or `overlap` is ``error`` and there are duplicates.
     """
     return _Merger(old, new, same_contents, overlap, following).merge()
 
@@ -389,10 +383,7 @@ def merge(
 def match_keys(
     old: FrameKeys, new: FrameKeys
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], str]:
-    """Return the keys by which frames are matched (old, new), and their unit.
-
-    Raises SourceError: neither times nor steps ascend.
-    """
+    """Return the keys by which frames are matched (old, new), and their unit."""
     both = old, new
     if all(keys.has_times and _ascends(keys.time) for keys in both):
         return old.time, new.time, "ps"
@@ -430,7 +421,6 @@ def merge_counted(old: FrameKeys, new: FrameKeys, same_contents: SameContents) -
     """Append frames of a file without times or steps, except those that `old` has already.
 
     `old` has them if `new` was appended before and has grown since.
-    Raises SourceError: `new` begins like frames of `old`, and continues differently.
     """
     n_old, n_new = len(old.time), len(new.time)
     begin, n_equal = n_old, 0

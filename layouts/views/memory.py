@@ -13,10 +13,7 @@ from mdio.layouts.base import FormatFacts, Layout
 
 
 class MemoryLayout(Layout):
-    """One block of frames.
-
-    `path`: for messages. `block`: at least one frame. `atoms`: the topology.
-    """
+    """One block of frames, and their topology."""
 
     name = "memory"
     facts = FormatFacts(options=frozenset({"block", "atoms"}))
@@ -34,7 +31,6 @@ class MemoryLayout(Layout):
 
     @classmethod
     def sniff(cls, path: Path) -> bool:  # noqa: ARG003
-        """Return False: no path is one."""
         return False
 
     def _open(self) -> TrajectoryInfo:
@@ -53,7 +49,6 @@ class MemoryLayout(Layout):
         block.assign(frames if atoms is None else frames.take(atoms))
 
     def topology(self) -> Topology | None:
-        """Return the topology."""
         return self.atoms
 
     def files(self) -> Iterator[Layout]:

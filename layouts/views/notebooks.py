@@ -40,7 +40,6 @@ class LayoutPerThread:
         self._copies = local()
 
     def get(self) -> Layout:
-        """Return the copy of this thread."""
         if not hasattr(self._copies, "layout"):
             with self._lock:
                 self._copies.layout = pickle.loads(pickle.dumps(self.layout.preopened()))
@@ -105,7 +104,6 @@ class FieldArray:
         return frames, *widths
 
     def to_dask(self) -> Any:
-        """Return an array of dask; raises MissingExtraError."""
         from_array: Any = import_extra("dask.array").from_array
         meta = np.empty((0,) * self.ndim, self.dtype)
         return from_array(self, self.chunks(), name=False, asarray=False, meta=meta)
@@ -123,7 +121,7 @@ def import_extra(module: str) -> Any:
 
 
 def as_dataset(layout: Layout) -> Dataset:
-    """Return the trajectory as a dataset of xarray; see `Layout.to_xarray`."""
+    """Return the trajectory as a dataset of xarray."""
     xr = import_extra("xarray")
     layouts = LayoutPerThread(layout)
     info = layout.info

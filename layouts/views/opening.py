@@ -94,7 +94,6 @@ def ensemble_members(path: Any, group: str | None = None) -> dict[str, Path]:
     `path`: anything that may be opened; only a path, or a list of one, can be an ensemble. `group`:
     a label, or a pattern of labels such as ``replica0*``; all by default. The result is also empty
     for ``LABEL/GROUP``, which is opened as one trajectory.
-    Raises PlanError: no trajectory is called `group`. SourceError: `path` cannot be read.
     """
     if isinstance(path, list | tuple) and len(path) == 1:
         path = path[0]
@@ -183,12 +182,10 @@ def check_unlabelled(texts: Sequence[str], advice: str) -> None:
 
 
 def paths_by_label(texts: list[str]) -> dict[str, str]:
-    """Return paths by label, from ``LABEL=FILE`` or ``FILE``.
+    """Return paths by label, from ``LABEL=FILE`` or ``FILE``; raises PlanError.
 
     The label of a ``FILE`` is its name without the suffix; if several files have the same name,
     that of its folder.
-
-    Raises PlanError: two have the same label.
     """
     pairs = [text.partition("=") for text in texts]
     labelled_paths = [

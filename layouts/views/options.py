@@ -79,7 +79,6 @@ class FrameChoice:
         """Return the options of `TransformedLayout`; None if frames stay as they are.
 
         `selection`: the chosen atoms, which are fitted unless `fit_select` names others.
-        Raises PlanError: options of a fit without `fit`.
         """
         periodic = {"pbc": self.pbc, "center": self.center}
         reference = self.fit_reference

@@ -40,14 +40,12 @@ def select_frames(
     end_ps: float | None = None,
     dt_ps: float | None = None,
 ) -> FrameNumbers:
-    """Choose frames of `source` by number, and of these by time.
+    """Choose frames of `source` by number, and of these by time; raises PlanError.
 
-    `start`, `stop`, `step`: as a Python slice; negative numbers count from
-    the end; `step` is positive. `begin_ps`, `end_ps`: only frames with times between these, both
-    included (as ``-b`` and ``-e`` of GROMACS). `dt_ps`: of these, only frames at a multiple of
-    this time after the first one kept.
-    Returns range or (F,) int64 array: frame numbers in `source`, ascending.
-    Raises PlanError: no frames are left, or a step is not positive.
+    `start`, `stop`, `step`: as a Python slice; negative numbers count from the end; `step` is
+    positive. `begin_ps`, `end_ps`: only frames with times between these, both included (as ``-b``
+    and ``-e`` of GROMACS). `dt_ps`: of these, only frames at a multiple of this time after the
+    first one kept. Returns range or (F,) int64 array: frame numbers in `source`, ascending.
     """
     info = source.info
     if step is not None and step < 1:
@@ -176,9 +174,7 @@ class ViewLayout(Layout):
     """
 
     name = "view"
-    facts = FormatFacts(
-        options=frozenset({"source", "frames", "atoms", "unreadable"}),
-    )
+    facts = FormatFacts(options=frozenset({"source", "frames", "atoms", "unreadable"}))
 
     def __init__(
         self,
@@ -202,7 +198,6 @@ class ViewLayout(Layout):
 
     @classmethod
     def sniff(cls, path: Path) -> bool:  # noqa: ARG003
-        """Return False: no path is a view."""
         return False
 
     def _open(self) -> TrajectoryInfo:
@@ -233,12 +228,11 @@ class ViewLayout(Layout):
 
     @property
     def stored_times(self) -> StoredTimes:
-        """Which of times and steps the source stores."""
         return self.source.stored_times
 
     @property
     def joined_layouts(self) -> list[tuple[Layout, int, int]]:
-        """Layouts of which the view has unchanged runs of frames; see `Layout.joined_layouts`."""
+        """Layouts of which the view has unchanged runs of frames."""
         if self.atoms is not None or self.first is None:
             return super().joined_layouts
         return list(
@@ -246,12 +240,10 @@ class ViewLayout(Layout):
         )
 
     def topology(self) -> Topology | None:
-        """Return the topology of the view's atoms."""
         topology = self.source.topology()
         return topology if topology is None or self.atoms is None else topology.take(self.atoms)
 
     def frame_data(self) -> FrameData:
-        """Return the data of the view's frames."""
         frames = np.asarray(self.frames, np.int64)
         return {name: values[frames] for name, values in self.source.frame_data().items()}
 
@@ -313,7 +305,6 @@ class ViewLayout(Layout):
         )
 
     def _source_atoms(self, atoms: AtomIndices | None) -> AtomIndices | None:
-        """Return indices in the source of atoms of the view."""
         if atoms is None or self.atoms is None:
             return self.atoms if atoms is None else atoms
         return self.atoms[atoms]

@@ -79,11 +79,6 @@ MAX_OPEN_SHARDS = 31
 """Shard files of one array that are kept open."""
 
 
-def shard_nbytes(sizes: Sequence[int], n_chunks: int) -> int:
-    """Return the bytes of a shard with chunks of these sizes and index entries for `n_chunks`."""
-    return sum(sizes) + CRC_NBYTES * len(sizes) + 16 * n_chunks + CRC_NBYTES
-
-
 def pack_shard(chunks: Sequence[Bytes], n_chunks: int, crcs: Sequence[int]) -> list[Bytes]:
     """Return the bytes of a shard, in parts that follow one another in the file.
 
@@ -127,29 +122,27 @@ class Shard:
 
     def _read_index(self, n_chunks: int) -> list[tuple[int, int]]:
         nbytes = self.file.nbytes
-        index_nbytes = 16 * n_chunks
-        begin = nbytes - index_nbytes - CRC_NBYTES
+        begin = nbytes - 16 * n_chunks - CRC_NBYTES
         if begin < 0:
             raise CorruptLayoutError(
                 f"{self.path}: {nbytes} bytes, too few for an index of {n_chunks} chunks; it is "
                 "truncated, convert the source again"
             )
-        tail = self.file.peek(begin, index_nbytes + CRC_NBYTES)
+        tail = self.file.peek(begin, nbytes - begin)
         if kernels.crc32c(tail[:-CRC_NBYTES]) != int.from_bytes(tail[-CRC_NBYTES:], "little"):
             raise CorruptLayoutError(
                 f"{self.path}: the checksum of its index is wrong; it is truncated or damaged, "
                 "convert the source again"
             )
-        index = np.frombuffer(tail, "<u8", 2 * n_chunks).reshape(n_chunks, 2)
-        stored = index[index[:, 0] != MISSING_CHUNK]
-        if stored.size and (
-            int(stored[:, 1].max()) > begin
-            or int(stored[:, 1].min()) < CRC_NBYTES
-            or int(stored[:, 0].max()) > begin
-            or int(stored.sum(axis=1).max()) > begin
+        entries = np.frombuffer(tail, "<u8", 2 * n_chunks).reshape(n_chunks, 2)
+        index: list[tuple[int, int]] = list(map(tuple, entries.tolist()))
+        if any(
+            size < CRC_NBYTES or offset + size > begin
+            for offset, size in index
+            if offset != MISSING_CHUNK
         ):
             raise CorruptLayoutError(f"{self.path}: its index points outside of the file")
-        return [(int(offset), int(size)) for offset, size in index]
+        return index
 
     def span(self, chunk: int) -> tuple[int, int]:
         """Return offset and size of a chunk, without its crc32c."""
@@ -161,7 +154,6 @@ class Shard:
         return offset, size - CRC_NBYTES
 
     def crc32c(self, chunk: int) -> int:
-        """Return the checksum of a chunk's stored bytes; raises CorruptLayoutError."""
         offset, nbytes = self.span(chunk)
         return kernels.crc32c(self.file.array(offset, nbytes))
 
@@ -179,7 +171,7 @@ class ShardFiles(Handles[int, "Shard"]):
         self._name = name
         self.metadata = metadata
         self.n_chunks = int(np.prod(metadata.chunks_per_file))
-        self._nbytes = shard_nbytes([metadata.chunk_nbytes] * self.n_chunks, self.n_chunks)
+        self._nbytes = self.n_chunks * (metadata.chunk_nbytes + CRC_NBYTES + 16) + CRC_NBYTES
         """Bytes of the shard that was opened last; at first, those of an uncompressed one."""
         self._next_paths: dict[int, Path] = {}
         """Of the last `openings`, which are mostly those of the next: making paths takes time."""
@@ -245,24 +237,19 @@ class Checksums:
         self.has_pieces = pieces is not None
 
     def openings(self, start: int, stop: int, *, whole: bool, parts: bool) -> Iterator[Opening]:
-        """Yield the openings of tables that reading frames ``start:stop`` needs.
-
-        `whole`, `parts`: whether any chunk is read as a whole, and whether any is read in part.
-        """
+        """Yield the openings of tables that reading frames ``start:stop`` needs."""
         if self._stored is not None and (whole or self._pieces is None):
             yield from self._stored.openings(0, 1)
         if self._pieces is not None and parts:
             yield from self._pieces.openings(start, stop)
 
     def read(self) -> None:
-        """Read all tables; raises CorruptLayoutError."""
         for table in (self._decoded, self._stored, self._pieces):
             if table is not None:
                 for number in range(table.metadata.n_files):
                     table.file(number)
 
     def decoded(self, number: int, column: int) -> int:
-        """Return the checksum of a decoded chunk."""
         return int(self._decoded.file(0)[number, column])
 
     def stored(self, number: int, column: int) -> int | None:
@@ -293,12 +280,7 @@ class Checksums:
 
 
 class ShardedChunks(ChunkedArray):
-    """A per-atom array in shards.
-
-    `root`: of the tree. `array_path`: in it. `name`: of the array, in messages. `metadata`: from
-    its ``zarr.json``; shape (frames, atoms, 3), float32. `checksums`: expected checksums. `verify`:
-    whether to compare what is read with them.
-    """
+    """A per-atom array in shards."""
 
     trailer_nbytes = CRC_NBYTES
 
@@ -331,12 +313,10 @@ class ShardedChunks(ChunkedArray):
         self._files = ShardFiles(root, array_path, metadata)
 
     def close(self) -> None:
-        """Close files and drop decoded chunks."""
         super().close()
         self._files.close()
 
     def locate(self, i: int, j: int) -> tuple[OpenFile, int, int]:
-        """Return the shard of a chunk, and offset and size of the chunk in it."""
         number, row = divmod(i, self.frames_per_shard)
         try:
             shard = self._files[number]
@@ -350,7 +330,7 @@ class ShardedChunks(ChunkedArray):
         return shard.file, offset, nbytes
 
     def openings(self, runs: FrameRuns, atoms: AtomIndices | None, share: int) -> Iterator[Opening]:
-        """Yield tables and shards (whole if all their chunks are read); see the base class."""
+        """Yield tables and shards (whole if all their chunks are read)."""
         if self.verifies:
             covered = [self._covered(*run, self.chunk_frames) for run in runs]
             yield from self.checksums.openings(
@@ -369,7 +349,6 @@ class ShardedChunks(ChunkedArray):
         yield from self._files.openings(list(numbers), whole_shards, share)
 
     def chunk_openings(self, i: int) -> Iterator[Opening]:
-        """Yield the shard of a row of chunks; see the base class."""
         return self._files.openings([i // self.frames_per_shard], set(), 1)
 
     def _covered(self, start: int, stop: int, n_frames: int) -> tuple[range, range]:
@@ -379,7 +358,6 @@ class ShardedChunks(ChunkedArray):
         return touched, range(-(-start // n_frames), end)
 
     def corrupt(self, i: int, j: int, file: OpenFile, problem: str) -> CorruptLayoutError:
-        """Return the error for a chunk, which names its frames."""
         return CorruptLayoutError(f"{file.path}: {problem} ({self.describe_chunk(i, j)})")
 
     def _compare(self, i: int, j: int, file: OpenFile, crc: int, trailer: Bytes) -> None:
@@ -413,7 +391,6 @@ class ShardedChunks(ChunkedArray):
         return chunk
 
     def check(self, i: int, j: int) -> FloatArray:
-        """Return a chunk after comparing all its checksums; raises CorruptLayoutError."""
         chunk = super().check(i, j)
         self._compare_decoded(i, j, chunk)
         if self.plain and self.checksums.has_pieces:
@@ -473,11 +450,7 @@ def write_numbers(path: Path, metadata: ArrayMetadata, rows: Numbers) -> int:
 
 
 class SeriesArray:
-    """An array of numbers without shards, of which the files read last are kept in memory.
-
-    `root`: of the tree. `name`: of the array in it. `metadata`: from its ``zarr.json``. `crcs`:
-    expected crc32c of each file's numbers; by default, the one in the file.
-    """
+    """An array of numbers without shards, of which the files read last are kept in memory."""
 
     def __init__(
         self, root: Folder, name: str, metadata: ArrayMetadata, crcs: Sequence[int] | None = None
@@ -491,41 +464,30 @@ class SeriesArray:
         self._rows_by_file: dict[int, Numbers] = {}
 
     def file(self, number: int) -> Numbers:
-        """Return the rows of one file.
-
-        Raises CorruptLayoutError: it is missing, truncated, or its checksum is wrong.
-        """
         if number in self._rows_by_file:
             return self._rows_by_file[number]
         name = f"{self._name}/{self.metadata.file_name(number)}"
-        path = self._root.path / name
         begin = number * self.rows_per_file
         end = min(begin + self.rows_per_file, self.metadata.shape[0])
-        frames = f"(frames {begin} to {end - 1})"
+
+        def damage(text: str) -> CorruptLayoutError:
+            frames = f"(frames {begin} to {end - 1})"
+            return CorruptLayoutError(
+                f"{self._root.path / name}: {text}, convert the source again {frames}"
+            )
+
         expected = self.metadata.chunk_nbytes + CRC_NBYTES
         try:
             data = np.frombuffer(self._root.read(name, expected + 1), np.uint8)
         except FileNotFoundError as error:
-            raise CorruptLayoutError(
-                f"{path}: no such file; it is missing from the tree, convert the source again "
-                f"{frames}"
-            ) from error
+            raise damage("no such file; it is missing from the tree") from error
         if data.nbytes != expected:
-            raise CorruptLayoutError(
-                f"{path}: {data.nbytes} bytes, expected {expected}; it is truncated or damaged, "
-                f"convert the source again {frames}"
-            )
-        stored = int.from_bytes(data[-CRC_NBYTES:].tobytes(), "little")
+            raise damage(f"{data.nbytes} bytes, expected {expected}; it is truncated or damaged")
         crc = kernels.crc32c(data[:-CRC_NBYTES])
-        if crc != stored:
-            raise CorruptLayoutError(
-                f"{path}: its checksum is wrong; it is damaged, convert the source again {frames}"
-            )
+        if crc != int.from_bytes(data[-CRC_NBYTES:].tobytes(), "little"):
+            raise damage("its checksum is wrong; it is damaged")
         if self._crcs is not None and crc != self._crcs[number]:
-            raise CorruptLayoutError(
-                f"{path}: not what was written there, though intact: a file of another output is "
-                f"in its place, convert the source again {frames}"
-            )
+            raise damage("not what was written there, though intact: a file of another output")
         numbers = data[:-CRC_NBYTES].view(DTYPES[self.metadata.dtype])
         rows: Numbers = numbers.reshape(self.metadata.file_shape)[: end - begin]
         while len(self._rows_by_file) >= self._max_cached_files:
@@ -555,10 +517,7 @@ class SeriesArray:
 
 
 class TableWriter:
-    """Writes an array of numbers whose rows come in any order: each file once it is complete.
-
-    `folders`: of the array and its copies. `metadata`: of the array.
-    """
+    """Writes an array of numbers whose rows come in any order: each file once it is complete."""
 
     def __init__(self, folders: Sequence[Path], metadata: ArrayMetadata) -> None:
         self.folders, self.metadata = folders, metadata
@@ -586,7 +545,6 @@ class TableWriter:
                 self.write(number, buffer)
 
     def write(self, number: int, rows: Numbers) -> None:
-        """Write all rows of a file."""
         for folder in self.folders:
             file = folder / self.metadata.file_name(number)
             self.crcs[number] = write_numbers(file, self.metadata, rows)
@@ -603,10 +561,7 @@ class _BoxWriter(TableWriter):
 
 
 class SeriesWriter:
-    """Gathers the per-frame numbers of the pieces.
-
-    `root`: of the tree. `plan`: of the output.
-    """
+    """Gathers the per-frame numbers of the pieces."""
 
     def __init__(self, root: Path, plan: LayoutPlan) -> None:
         self.root = root
@@ -614,7 +569,7 @@ class SeriesWriter:
         """Axes along which any frame is periodic."""
         self.time_first_ps: float | None = None
         self.time_last_ps: float | None = None
-        self._paths, self._n_frames = series_arrays(plan), plan.n_frames
+        self._paths, self._n_frames = series_arrays(plan.array_keys), plan.n_frames
         self._tables: dict[SeriesName, TableWriter] = {}
         for name in SERIES:
             folders = [root / path for path, series in self._paths.items() if series == name]
@@ -624,7 +579,6 @@ class SeriesWriter:
 
     @property
     def crcs(self) -> dict[str, list[int]]:
-        """The crc32c of the numbers of each file, by array."""
         return {path: self._tables[name].crcs for path, name in self._paths.items()}
 
     def add(self, record: PieceRecord) -> None:

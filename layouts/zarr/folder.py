@@ -33,7 +33,6 @@ class Folder(Closing):
 
     `path`: for opening it, and for messages. Attributes: `opening_waits`: whether opening a file
     waits for a network (`Disk.opening_waits`).
-    Raises SourceError, CorruptLayoutError: it does not exist, or cannot be opened.
     """
 
     def __init__(self, path: Path) -> None:
@@ -57,7 +56,6 @@ class Folder(Closing):
             raise _opening_error(path, error) from error
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the open folder, and make the path absolute."""
         return self.__dict__ | {"_fd": None, "path": self.path.absolute()}
 
     def use_redirects(self, manifest: Mapping[str, Any]) -> None:
@@ -66,11 +64,9 @@ class Folder(Closing):
             self._redirect = Redirect(self.path, manifest)
 
     def place(self, name: str) -> Path:
-        """Return the path of a file by its name in the folder."""
         return self.path / name if self._redirect is None else self._redirect.path_of(name)
 
     def reopen(self) -> bool:
-        """Open it in another process; return whether it is still the same folder."""
         if self._object is not None:
             return not self.replaced()
         try:
@@ -79,18 +75,10 @@ class Folder(Closing):
             return False
         return os.fstat(self._fd).st_ino == self._inode
 
-    def stat(self, name: str) -> os.stat_result:
-        """Return the status of a file of the folder; raises OSError, for every object too."""
-        if self._object is not None:
-            raise FileNotFoundError(name)
-        return os.stat(name, dir_fd=self._fd)
-
     def open(self, name: str) -> int:
         """Return a descriptor of a file; -1 for an object, which has none.
 
         `name`: relative to the folder.
-        Raises FileNotFoundError: it does not exist. CorruptLayoutError: it is not a regular file,
-        or cannot be opened. SourceError: the process, or the machine, has too many files open.
         """
         path = self.path / name
         if self._object is not None:

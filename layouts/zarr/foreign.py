@@ -13,25 +13,21 @@ Format: https://github.com/Blosc/c-blosc/blob/main/README_CHUNK_FORMAT.rst
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import zarr
+from numcodecs.blosc import Blosc
+from numcodecs.compat import ensure_contiguous_ndarray
 from numpy.typing import NDArray
-from zarr.abc.store import ByteRequest, RangeByteRequest, Store, SuffixByteRequest
-from zarr.core.buffer import Buffer, BufferPrototype
-from zarr.storage import WrapperStore
 
-from mdio.core.errors import CorruptLayoutError, SourceError
+from mdio.core.errors import SourceError
 from mdio.core.frames import ELEMENTS, AtomIndices
 from mdio.layouts.codecs.compressors import QUANTISED_NAME
 from mdio.layouts.codecs.quantised import BLOSC_HEADER
 from mdio.layouts.foreign.tree import ForeignTrajectory, as_source_error
-from mdio.layouts.zarr.array import CRC_NBYTES, MISSING_CHUNK
 
 MAX_CACHED_NBYTES = 256 << 20
 """Decoded chunks of one run of frames are kept for the next read if they are not larger."""
@@ -45,23 +41,18 @@ ELEMENT_NAMES = (*ELEMENTS.values(), "id", "box", "edges", "value", "time", "ste
 
 
 class ForeignTree(ForeignTrajectory):
-    """A Zarr tree of another writer; see `ForeignTrajectory`.
-
-    `path`: root of the tree. `options`: by default the group is ``trajectory``, or else the first.
-    """
+    """A Zarr tree of another writer; its group ``trajectory``, or else the first, by default."""
 
     def __init__(self, path: Path, options: Mapping[str, Any]) -> None:
         self._cached: dict[str, tuple[int, NDArray[Any]]] = {}
         """By field, number and decoded frames of the row of chunks that was read in part."""
         with as_source_error(path, "cannot be read as a Zarr tree"):
-            group = zarr.open_group(str(path), mode="r")
-            store = BloscCheckingStore(group.store, path)
-            root: Any = zarr.open_group(store, path=group.path, mode="r")
+            root: Any = zarr.open_group(str(path), mode="r")
             particles = root.get("particles")
             names = sorted(particles.group_keys()) if isinstance(particles, zarr.Group) else []
             names.sort(key=lambda name: name != "trajectory")
             for name in names:
-                _check_arrays(path, particles[name], store)
+                _check_arrays(path, particles[name])
             super().__init__(path, root, names, options)
 
     def _compression(self, array: Any) -> str | None:
@@ -95,15 +86,13 @@ class ForeignTree(ForeignTrajectory):
         return cached[1][start - begin : stop - begin]
 
     def close(self) -> None:
-        """Drop the arrays and decoded chunks."""
         self._values, self._cached = {}, {}
 
 
-def _check_arrays(path: Path, group: Any, store: BloscCheckingStore) -> None:
+def _check_arrays(path: Path, group: Any) -> None:
     """Raise SourceError if arrays in `group` that are read do not hold plain numbers.
 
-    It also raises for folders without Zarr metadata, which zarr would ignore. Blosc chunks of all
-    other arrays are checked by `store` from then on.
+    It also raises for folders without Zarr metadata, which zarr would ignore.
     """
     for name in ELEMENT_NAMES:
         node = group.get(name)
@@ -114,7 +103,7 @@ def _check_arrays(path: Path, group: Any, store: BloscCheckingStore) -> None:
                 ".zgroup or .zarray), so it is damaged; copy the tree again"
             )
         if isinstance(node, zarr.Group):
-            _check_arrays(path, node, store)
+            _check_arrays(path, node)
         elif node is not None:
             unknown = set(_codec_names(node.metadata.to_dict())) - CODECS
             if node.dtype.kind not in "biuf" or unknown:
@@ -125,40 +114,28 @@ def _check_arrays(path: Path, group: Any, store: BloscCheckingStore) -> None:
                     f"{path}: {node.name} has {unreadable}, expected plain numbers with usual "
                     "compression; it is not read, since decoding it might run code"
                 )
-            store.watch(node)
 
 
-def _codec_names(metadata: Any) -> Iterator[str]:
-    """Yield the names of all codecs in the metadata of an array, including nested ones."""
+def _codec_names(metadata: Mapping[str, Any]) -> Iterator[str]:
     for key in ("filters", "compressor", "codecs", "index_codecs"):
         codecs = metadata.get(key) or ()
         for codec in (codecs,) if isinstance(codecs, dict) else codecs:
-            name, options = _name_and_options(codec)
-            yield name
-            yield from _codec_names(options)
+            options = codec if isinstance(codec, dict) else codec.get_config()
+            yield str(options.get("id", options.get("name"))).removeprefix("numcodecs.")
+            yield from _codec_names(options.get("configuration") or {})
 
 
 UNCOMPRESSED_FLAG = 2
 """In a Blosc header: the chunk's bytes follow it as they are."""
-METADATA_NAMES = ("zarr.json", ".zarray", ".zattrs")
-INDEX_NBYTES = {"bytes": 0, "crc32c": 4}
-"""Codecs of shards' indexes, and bytes that each adds."""
-SIZE_KEEPING_CODECS = ("bytes", "transpose")
-SHARDING = "sharding_indexed"
 
 
-def find_blosc_problem(data: memoryview, nbytes: int | None) -> str | None:
-    """Return the text of a problem with a Blosc chunk; None if there is none.
-
-    `nbytes`: of the decoded chunk, if known.
-    """
+def find_blosc_problem(data: memoryview) -> str | None:
+    """Return the text of a problem with a Blosc chunk; None if there is none."""
     if len(data) < BLOSC_HEADER.size:
         return f"{len(data)} bytes, expected a header of Blosc of {BLOSC_HEADER.size} at least"
     _, _, flags, _, n_decoded, block_nbytes, n_encoded = BLOSC_HEADER.unpack_from(data)
     if n_encoded != len(data):
         return f"{len(data)} bytes, expected {n_encoded} by the header of Blosc"
-    if nbytes is not None and n_decoded != nbytes:
-        return f"{n_decoded} decoded bytes by the header of Blosc, expected {nbytes}"
     if flags & UNCOMPRESSED_FLAG:
         n_expected = BLOSC_HEADER.size + n_decoded
         return None if n_encoded == n_expected else f"{n_encoded} bytes, expected {n_expected}"
@@ -176,144 +153,14 @@ def find_blosc_problem(data: memoryview, nbytes: int | None) -> str | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class _ShardIndex:
-    """Size and place of the index in each shard of an array."""
-
-    n_chunks: int
-    nbytes: int
-    at_start: bool
+_decode = Blosc.decode
 
 
-@dataclass(frozen=True, slots=True)
-class _BloscChunks:
-    """How the chunks of an array are packed by Blosc."""
-
-    nbytes: int | None
-    """Bytes of a chunk once Blosc has decoded it; None if other codecs change its size before."""
-    index: _ShardIndex | None
-    """None if each file is a chunk."""
-    trailer_nbytes: int
-    """Bytes of checksums behind a chunk."""
+def _decode_checked(codec: Blosc, buf: Any, out: Any = None) -> Any:
+    problem = find_blosc_problem(ensure_contiguous_ndarray(buf).view(np.uint8).data)
+    if problem is not None:
+        raise ValueError(f"a chunk of {problem}; it is damaged, copy the tree again")
+    return _decode(codec, buf, out)
 
 
-def _name_and_options(codec: Any) -> tuple[str, Mapping[str, Any]]:
-    options = codec if isinstance(codec, dict) else codec.get_config()
-    name = str(options.get("id", options.get("name"))).removeprefix("numcodecs.")
-    return name, options.get("configuration") or {}
-
-
-def _describe_chunks(array: Any) -> _BloscChunks | None:
-    """Return how an array's chunks are packed; None if none of the codecs is Blosc.
-
-    Raises SourceError: other codecs come after Blosc, so that its chunks cannot be checked.
-    """
-    metadata = array.metadata.to_dict()
-    if metadata["zarr_format"] == 2:
-        pipeline = [*(metadata.get("filters") or ()), metadata.get("compressor")]
-        codecs = [_name_and_options(codec) for codec in pipeline if codec]
-    else:
-        codecs = [_name_and_options(codec) for codec in metadata["codecs"]]
-    other_codecs: list[str] = []
-    before, shape = [], tuple(array.chunks)
-    index = None
-    names = [name for name, _ in codecs]
-    if SHARDING in names:
-        shard_codec = names.index(SHARDING)
-        options = codecs[shard_codec][1]
-        before, other_codecs = names[:shard_codec], names[shard_codec + 1 :]
-        index_names = [_name_and_options(codec)[0] for codec in options["index_codecs"]]
-        if not INDEX_NBYTES.keys() >= set(index_names):
-            raise ValueError(f"{array.name} has shards whose indexes have the codecs {index_names}")
-        shard_size = math.prod(metadata["chunk_grid"]["configuration"]["chunk_shape"])
-        shape = tuple(options["chunk_shape"])  # `array.chunks` is that only without other codecs
-        n_chunks = shard_size // math.prod(shape)
-        nbytes = 16 * n_chunks + sum(INDEX_NBYTES[name] for name in index_names)
-        index = _ShardIndex(n_chunks, nbytes, options["index_location"] == "start")
-        names = [name for name, _ in map(_name_and_options, options["codecs"])]
-        nested = [_name_and_options(codec)[1].get("codecs", ()) for codec in options["codecs"]]
-        other_codecs += [name for codecs in nested for name, _ in map(_name_and_options, codecs)]
-    if "blosc" not in (*names, *before, *other_codecs):
-        return None
-    blosc_index = names.index("blosc") if "blosc" in names else 0
-    after = names[blosc_index + 1 :]
-    if other_codecs or "blosc" in before or set(after) - {"crc32c"}:
-        unexpected = [*other_codecs, *before, *(name for name in after if name != "crc32c")][0]
-        raise SourceError(
-            f"{array.name} is packed by Blosc and by the codec {unexpected}, so that damage is not "
-            "known before decoding; expected Blosc as the last codec (or only crc32c behind it): "
-            "write the tree again in this order"
-        )
-    keeps_sizes = all(name in SIZE_KEEPING_CODECS for name in (*before, *names[:blosc_index]))
-    nbytes_decoded = math.prod(shape) * array.dtype.itemsize if keeps_sizes else None
-    return _BloscChunks(nbytes_decoded, index, CRC_NBYTES * len(after))
-
-
-class BloscCheckingStore(WrapperStore[Store]):
-    """A store that checks the Blosc chunks of watched arrays when they are read.
-
-    `path`: root of the tree, for messages.
-    Raises CorruptLayoutError where a chunk is not as long as its header says, or the header is
-    impossible.
-    """
-
-    def __init__(self, store: Store, path: Path) -> None:
-        super().__init__(store)
-        self._path = path
-        self._watched: dict[str, _BloscChunks] = {}
-        self._checked_shards: set[str] = set()
-
-    def watch(self, array: Any) -> None:
-        """Check the chunks of an array from now on, if Blosc has packed them."""
-        chunks = _describe_chunks(array)
-        if chunks is not None:
-            self._watched[f"{array.path}/"] = chunks
-
-    async def get(
-        self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
-    ) -> Buffer | None:
-        """Return the bytes of a key, or a range of them, after checking the chunks in it."""
-        chunks = None
-        if not key.endswith(METADATA_NAMES):
-            chunks = next((c for name, c in self._watched.items() if key.startswith(name)), None)
-        if chunks is not None and chunks.index is not None and key not in self._checked_shards:
-            await self._check_shard(key, prototype, chunks, chunks.index)
-            self._checked_shards.add(key)
-        data = await super().get(key, prototype, byte_range)
-        if data is not None and chunks is not None and chunks.index is None:
-            self._check(key, data, chunks)
-        return data
-
-    async def _check_shard(
-        self, key: str, prototype: BufferPrototype, chunks: _BloscChunks, index: _ShardIndex
-    ) -> None:
-        """Check all chunks of a shard: zarr may read several of them at once, or parts."""
-        at_start = RangeByteRequest(0, index.nbytes)
-        at_end = SuffixByteRequest(index.nbytes)
-        table = await super().get(key, prototype, at_start if index.at_start else at_end)
-        if table is None or len(table) != index.nbytes:
-            return  # no such shard, or one without an index, which zarr reports
-        file_nbytes = await self._store.getsize(key)
-        rows = np.frombuffer(table.to_bytes(), "<u8", 2 * index.n_chunks).reshape(-1, 2)
-        for begin, nbytes in rows.tolist():
-            if (begin, nbytes) == (MISSING_CHUNK, MISSING_CHUNK):
-                continue
-            name, end = f"{key}, chunk at byte {begin}", begin + nbytes
-            if end > file_nbytes:
-                self._raise_if_problem(
-                    name, f"it ends at byte {end}, expected {file_nbytes} at most"
-                )
-            data = await super().get(key, prototype, RangeByteRequest(begin, end))
-            if data is not None:
-                self._check(name, data, chunks)
-
-    def _check(self, name: str, buffer: Buffer, chunks: _BloscChunks) -> None:
-        data: Any = buffer.as_numpy_array()
-        data = data[: max(0, len(data) - chunks.trailer_nbytes)]
-        self._raise_if_problem(name, find_blosc_problem(memoryview(data), chunks.nbytes))
-
-    def _raise_if_problem(self, name: str, problem: str | None) -> None:
-        if problem is not None:
-            raise CorruptLayoutError(
-                f"{self._path / name}: {problem}; the chunk is damaged, copy the tree again"
-            )
+Blosc.decode = _decode_checked  # zarr decodes chunks by it, wherever Blosc stands among codecs

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from mdio.core.errors import CorruptLayoutError, MdioError, SourceError
 from mdio.core.files.store import need_disk, to_path
 from mdio.core.frames import TrajectoryInfo
-from mdio.layouts.backend import Backend, BackendLayout
+from mdio.layouts.backend import BackendLayout
 from mdio.layouts.base import FormatFacts
 from mdio.layouts.codecs.quantised import WITHOUT_LEVEL
 from mdio.layouts.zarr.folder import Folder
@@ -20,8 +20,11 @@ from mdio.layouts.zarr.tree import (
     METADATA,
     parse_metadata,
     read_metadata,
-    root_node,
+    read_node,
 )
+
+if TYPE_CHECKING:
+    from mdio.layouts.backend import Backend
 
 V2_METADATA = (".zgroup", ".zmetadata")
 MAX_TRIES = 5
@@ -44,7 +47,6 @@ def written_by_mdio(path: str | PathLike[str]) -> bool:
 
 
 def _damage_error(path: Path, error: Exception) -> CorruptLayoutError:
-    """Return the error for a damaged tree."""
     text = " ".join(str(error).split()) or type(error).__name__
     return CorruptLayoutError(f"{path}: cannot be read ({text}); mdio verify says what is damaged")
 
@@ -83,7 +85,6 @@ class ZarrLayout(BackendLayout):
         members="mdio.layouts.zarr.tree:members_in",
         reads_with=("mdio.layouts.zarr.own",),
         is_folder=True,
-        in_chunks=True,
         decodes_frames=WITHOUT_LEVEL,
         keeps_columns=True,
         keeps_topology=True,
@@ -125,7 +126,7 @@ class ZarrLayout(BackendLayout):
         """Return the reader of the tree, mdio's or another program's."""
         group = self.options.get("group")
         if (self.path / METADATA).exists():
-            text = root_node(root)
+            text = read_node(root, "")
             node = parse_metadata(self.path / METADATA, text)
             if _has_manifest(node):
                 manifest = node["attributes"]["mdio"]
@@ -150,14 +151,3 @@ class ZarrLayout(BackendLayout):
 
     def _damage(self, error: Exception, failure: str) -> CorruptLayoutError | None:  # noqa: ARG002
         return _damage_error(self.path, error) if isinstance(error, UNEXPECTED) else None
-
-    @classmethod
-    def uuid_at(cls, path: Path) -> str | None:
-        """Return the uuid of the tree of mdio that is now at `path`; None if there is none."""
-        try:
-            with Folder(path) as root:
-                node = read_metadata(root)
-            uuid = node["attributes"]["mdio"]["uuid"]
-        except (OSError, LookupError, TypeError):
-            return None
-        return uuid if isinstance(uuid, str) else None

@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
-from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
@@ -35,6 +34,7 @@ from mdio.layouts.zarr.tree import (
     parse_metadata,
     pieces_metadata,
     read_node,
+    series_arrays,
     series_node,
     table_path,
 )
@@ -44,11 +44,7 @@ if TYPE_CHECKING:
 
 
 class OwnTree(OwnOutput[ShardedChunks]):
-    """A Zarr tree of mdio.
-
-    `root`: folder of the tree, which `close` closes. `text`: the root's ``zarr.json``. `manifest`:
-    the manifest in it. `group`, `verify`: as in `OwnOutput`, which raises the same errors.
-    """
+    """A Zarr tree of mdio, in a folder that `close` closes; `text`: the root's ``zarr.json``."""
 
     def __init__(
         self, root: Folder, text: bytes, manifest: Any, group: str | None, *, verify: bool
@@ -64,8 +60,6 @@ class OwnTree(OwnOutput[ShardedChunks]):
             raise CorruptLayoutError(
                 f"{path}: its manifest has {fields!r} for 'fields'; convert the source again"
             )
-        if not self._node_crcs and store_at(path).opening_waits:
-            prefetch((path / node / METADATA for node in self._older_nodes(fields)), 0)
         self.arrays = {
             (name, field): self._array(name, field, n_atoms)
             for name, n_atoms in self._sizes.items()
@@ -76,28 +70,13 @@ class OwnTree(OwnOutput[ShardedChunks]):
             "step": self._series("mdio/step", "source_step"),
             "box": self._series("mdio/box", "box"),
         }
-        if not self.has_manifest_times and store_at(path).opening_waits:
-            rows = (("box", 0), ("time", 0), ("time", self.n_frames - 1))
-            prefetch_openings(
-                opening
-                for name, row in rows
-                for opening in self._columns[name].openings(row, row + 1)
-            )
 
     def openings(
         self, runs: FrameRuns, atoms: AtomIndices | None, fields: Sequence[str]
     ) -> Iterator[Opening]:
-        """Yield the objects that reading `fields` opens; see the base class."""
         for column in self._columns.values() if runs else ():
             yield from column.openings(runs[0][0], runs[-1][1])
         yield from super().openings(runs, atoms, fields)
-
-    def _older_nodes(self, fields: Sequence[str]) -> Iterator[str]:
-        """Yield the arrays whose ``zarr.json`` opening reads if the manifest does not have them."""
-        yield from (f"particles/{self.group}/position/time", "mdio/step", "mdio/box")
-        for group, field in product(self._sizes, fields):
-            yield f"particles/{group}/{ELEMENTS[field]}/value"
-            yield table_path("crc32c", group, field)
 
     @cached_property
     def _topology(self) -> SeriesArray | None:
@@ -189,7 +168,6 @@ class OwnTree(OwnOutput[ShardedChunks]):
         return SeriesArray(self._root, path, metadata, crcs)
 
     def info(self, layout: str) -> TrajectoryInfo:
-        """Return the information on the trajectory of its group."""
         info = super().info(layout)
         quantised = self.arrays[self.group, "positions"].metadata.quantised
         group_codec = self._own_compression(self.group, "positions")
@@ -201,7 +179,6 @@ class OwnTree(OwnOutput[ShardedChunks]):
         return None if self._topology is None else self._topology.file(0).tobytes()
 
     def read_column(self, name: str, start: int, stop: int) -> NDArray[Any]:
-        """Return frames ``start:stop`` of a column; raises CorruptLayoutError."""
         return self._columns[name].rows(start, stop)
 
     def _run_in_memory(self, start: int, stop: int) -> tuple[int, int]:
@@ -211,7 +188,6 @@ class OwnTree(OwnOutput[ShardedChunks]):
         return (begin, end) if len(sizes) == 1 and stop <= end else (start, stop)
 
     def units(self) -> Iterator[Unit]:
-        """Yield every chunk, file of numbers and ``zarr.json``; see `Layout.units`."""
         for (group, field), array in self.arrays.items():
             try:
                 array.checksums.read()
@@ -219,13 +195,14 @@ class OwnTree(OwnOutput[ShardedChunks]):
                 yield Unit(f"checksums of the {array.name}", array.checksums.read, None, group)
                 continue
             yield from self._units_of((group, field))
+        all_series = series_arrays(self.arrays)
         if store_at(self.path).opening_waits:
             nodes = [self.path / path / METADATA for path in self._node_crcs]
             prefetch(nodes, LARGE_NBYTES)
-            for path, name in self._all_series():
+            for path, name in all_series.items():
                 with suppress(CorruptLayoutError):
                     prefetch_openings(self._series(path, name).openings(0, self.n_frames))
-        for path, name in self._all_series():
+        for path, name in all_series.items():
             try:
                 series = self._series(path, name)
             except CorruptLayoutError:
@@ -258,11 +235,9 @@ class OwnTree(OwnOutput[ShardedChunks]):
             )
 
     def encoded_chunks(self, start: int, stop: int) -> list[EncodedChunk]:
-        """Return the shards of a piece; see `backend.read_encoded_chunks`."""
         return [array.encoded_chunk(start, stop) for array in self.arrays.values()]
 
     def plan_fields(self) -> dict[str, Any]:
-        """Return how arrays are cut into chunks and shards; see `backend.plan_fields`."""
         first = next(iter(self.arrays.values()))
         topology_nbytes = 0 if self._topology is None else self._topology.metadata.shape[0]
         piece_frames = first.frames_per_shard * first.chunk_frames
@@ -280,26 +255,9 @@ class OwnTree(OwnOutput[ShardedChunks]):
         common = (self.manifest.get("compression") or "bitpack").partition(":")[0]
         return None if quantised.compressor == common else quantised.compression
 
-    def _all_series(self) -> Iterator[tuple[str, SeriesName]]:
-        """Yield the folders of all per-frame numbers, including copies."""
-        yield "mdio/box", "box"
-        yield "mdio/step", "source_step"
-        elements = [f"particles/{group}/{ELEMENTS[field]}" for group, field in self.arrays]
-        edges = [
-            f"particles/{group}/box/edges"
-            for group in dict.fromkeys(group for group, _ in self.arrays)
-        ]
-        for element in elements + edges:
-            yield f"{element}/step", "step"
-            yield f"{element}/time", "time"
-        for element in edges:
-            yield f"{element}/value", "edges"
-
     def reopen(self) -> bool:
-        """Open the tree in another process; return whether it is still the same tree."""
         return self._root.reopen()
 
     def close(self) -> None:
-        """Close all files."""
         super().close()
         self._root.close()

@@ -15,11 +15,9 @@ from __future__ import annotations
 
 import json
 import math
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -29,7 +27,7 @@ from mdio._version import __version__
 from mdio.core.errors import CorruptLayoutError, PlanError
 from mdio.core.files.piece_sums import pieces_of_row
 from mdio.core.frames import ELEMENTS
-from mdio.layouts.chunked.own import check_members, labels_in
+from mdio.layouts.chunked.own import UNITS, check_members, labels_in
 from mdio.layouts.codecs.compressors import (
     QUANTISED_NAME,
     Compressor,
@@ -46,11 +44,6 @@ if TYPE_CHECKING:
     from mdio.layouts.plan import ArrayPlan, LayoutPlan
 
 
-FIELD_UNITS = {
-    "positions": "Angstrom",
-    "velocities": "Angstrom ps-1",
-    "forces": "kJ mol-1 Angstrom-1",
-}
 TOPOLOGY = "mdio/topology"
 SERIES_FRAMES = 65536
 """Frames in a file of per-frame numbers."""
@@ -79,14 +72,15 @@ SERIES: dict[SeriesName, Series] = {
 """`step` is H5MD's, which must increase; `source_step` is the source's own."""
 
 
-def _groups(plan: LayoutPlan) -> list[str]:
-    return list(dict.fromkeys(array.group for array in plan.arrays))
+Keys = Collection[tuple[str, str]]
+"""Groups and fields of arrays."""
 
 
-def _elements(plan: LayoutPlan) -> list[str]:
+def _elements(keys: Keys) -> list[str]:
     """Return the folders of H5MD's elements, which hold value, step and time."""
-    elements = [f"particles/{a.group}/{ELEMENTS[a.field]}" for a in plan.arrays]
-    return elements + [f"particles/{group}/box/edges" for group in _groups(plan)]
+    elements = [f"particles/{group}/{ELEMENTS[field]}" for group, field in keys]
+    groups = dict.fromkeys(group for group, _ in keys)
+    return elements + [f"particles/{group}/box/edges" for group in groups]
 
 
 def _atom_metadata(plan: LayoutPlan, array: ArrayPlan) -> ArrayMetadata:
@@ -118,22 +112,24 @@ def _atom_metadata(plan: LayoutPlan, array: ArrayPlan) -> ArrayMetadata:
     )
 
 
-def atom_path(array: ArrayPlan) -> str:
-    """Return the folder of a per-atom array."""
-    return f"particles/{array.group}/{ELEMENTS[array.field]}/value"
-
-
 def atom_arrays(plan: LayoutPlan) -> dict[str, tuple[ArrayPlan, ArrayMetadata]]:
     """Return the per-atom arrays by folder; raises PlanError for an unavailable compressor."""
-    return {atom_path(array): (array, _atom_metadata(plan, array)) for array in plan.arrays}
+    return {
+        f"particles/{array.group}/{ELEMENTS[array.field]}/value": (
+            array,
+            _atom_metadata(plan, array),
+        )
+        for array in plan.arrays
+    }
 
 
-def series_arrays(plan: LayoutPlan) -> dict[str, SeriesName]:
-    """Return which per-frame numbers are in which folder."""
+def series_arrays(keys: Keys) -> dict[str, SeriesName]:
+    """Return which per-frame numbers are in which folder, copies too."""
     arrays: dict[str, SeriesName] = {"mdio/box": "box", "mdio/step": "source_step"}
-    for element in _elements(plan):
+    elements = _elements(keys)
+    for element in elements:
         arrays |= {f"{element}/step": "step", f"{element}/time": "time"}
-    arrays |= {f"particles/{group}/box/edges/value": "edges" for group in _groups(plan)}
+    arrays |= {f"{edges}/value": "edges" for edges in elements if edges.endswith("/box/edges")}
     return arrays
 
 
@@ -186,10 +182,7 @@ def table_arrays(plan: LayoutPlan) -> dict[str, ArrayMetadata]:
 def group_nodes(
     plan: LayoutPlan, periodic: Sequence[bool] = (False, False, False)
 ) -> dict[str, dict[str, Any]]:
-    """Return the ``zarr.json`` of every group except the root, by folder.
-
-    `periodic`: whether frames are periodic along each axis.
-    """
+    """Return the ``zarr.json`` of every group but the root, by folder; `periodic`: of each axis."""
     boundary = ["periodic" if is_periodic else "none" for is_periodic in periodic]
     attributes: dict[str, dict[str, Any]] = {
         "h5md": {"version": [1, 1]},
@@ -198,23 +191,23 @@ def group_nodes(
         "particles": {},
         "mdio": {},
     }
-    for group in _groups(plan):
+    for group in dict.fromkeys(group for group, _ in plan.array_keys):
         attributes[f"particles/{group}"] = {}
         attributes[f"particles/{group}/box"] = {"dimension": 3, "boundary": boundary}
     for table in table_arrays(plan):
         group = table.rpartition("/")[0]
         attributes |= {group.rpartition("/")[0]: {}, group: {}}
-    attributes |= {element: {} for element in _elements(plan)}
+    attributes |= {element: {} for element in _elements(plan.array_keys)}
     return {path: group_metadata(values) for path, values in attributes.items()}
 
 
 def array_nodes(plan: LayoutPlan) -> dict[str, dict[str, Any]]:
     """Return the ``zarr.json`` of every array, by folder."""
     nodes = {
-        path: metadata.to_json({"unit": FIELD_UNITS[array.field]}, ("frame", "atom", "axis"))
+        path: metadata.to_json({"unit": UNITS[array.field]}, ("frame", "atom", "axis"))
         for path, (array, metadata) in atom_arrays(plan).items()
     }
-    for path, name in series_arrays(plan).items():
+    for path, name in series_arrays(plan.array_keys).items():
         nodes[path] = series_node(plan.n_frames, name)
     if plan.topology_nbytes:
         nodes[TOPOLOGY] = topology_metadata(plan.topology_nbytes).to_json({})
@@ -225,7 +218,7 @@ def count_files(plan: LayoutPlan) -> int:
     """Return how many files the tree has."""
     n_nodes = 1 + len(group_nodes(plan)) + len(array_nodes(plan))
     n_shards = len(plan.arrays) * len(plan.write_tasks())
-    n_series = len(series_arrays(plan)) * math.ceil(plan.n_frames / SERIES_FRAMES)
+    n_series = len(series_arrays(plan.array_keys)) * math.ceil(plan.n_frames / SERIES_FRAMES)
     n_tables = sum(metadata.n_files for metadata in table_arrays(plan).values())
     return n_nodes + n_shards + n_series + n_tables + bool(plan.topology_nbytes)
 
@@ -285,7 +278,6 @@ class ArrayMetadata:
         return -(-self.shape[0] // self.file_shape[0])
 
     def file_name(self, number: int) -> str:
-        """Return the name of file `number` along the frames."""
         return "c." + ".".join([str(number), *("0" for _ in self.shape[1:])])
 
     def to_json(
@@ -330,10 +322,7 @@ class ArrayMetadata:
 
     @classmethod
     def from_json(cls, node: Mapping[str, Any]) -> ArrayMetadata:
-        """Return the metadata in a ``zarr.json``; inverse of `to_json`.
-
-        Raises ValueError: it is not that of an array, or not one that mdio would have written.
-        """
+        """Return the metadata in a ``zarr.json``; inverse of `to_json`; raises ValueError."""
         try:
             codecs = list(node["codecs"])
             shape = _sizes(node["shape"])
@@ -417,47 +406,11 @@ def parse_metadata(path: Path, text: bytes) -> dict[str, Any]:
 
 
 def members_in(path: Path) -> dict[str, Path]:
-    """Return the groups of the ensemble at `path`, by label; empty if there is no ensemble.
-
-    Raises CorruptLayoutError: a group is missing.
-    """
-    labels: Sequence[str] = ()
-    with suppress(OSError):
-        labels = _labels(path, *_file_state((path / METADATA).stat()))
+    """Return the groups of the ensemble at `path`, by label; empty if there is no ensemble."""
+    labels: list[str] = []
+    if not (path / "particles").is_dir():  # that is in a trajectory, whose metadata may be large
+        with suppress(OSError, LookupError, TypeError, AttributeError), Folder(path) as root:
+            labels = labels_in(read_metadata(root)["attributes"]["mdio"])
     members = {label: path / label for label in labels}
-    if members:
-        check_members(path, members, METADATA)
+    check_members(path, members, METADATA)
     return members
-
-
-@lru_cache(maxsize=64)
-def _labels(path: Path, *_: int) -> Sequence[str]:
-    """Return the labels in the root's metadata, or none; cached by the state of its file."""
-    with Folder(path) as root:
-        state = _file_state(root.stat(METADATA))
-        text = read_node(root, "")
-    _last_root.clear()
-    _last_root[state] = text
-    attributes = parse_metadata(path / METADATA, text).get("attributes")
-    manifest = attributes.get("mdio") if isinstance(attributes, dict) else None
-    if not isinstance(manifest, dict) or "members" not in manifest:
-        return ()
-    return labels_in(manifest)
-
-
-def root_node(root: Folder) -> bytes:
-    """Return the root's metadata, without reading the file again right after `members_in`."""
-    with suppress(OSError):
-        text = _last_root.pop(_file_state(root.stat(METADATA)), None)
-        if text is not None:
-            return text
-    return read_node(root, "")
-
-
-_last_root: dict[tuple[int, ...], bytes] = {}
-"""The root's metadata that `_labels` read last, by the state of the file. The next opening takes
-them out, so that later ones see what is on the disk."""
-
-
-def _file_state(status: os.stat_result) -> tuple[int, ...]:
-    return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size

@@ -118,13 +118,6 @@ class ZarrWriter(LayoutWriter):
 
     @classmethod
     def plan_for(cls, info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
-        """Plan an output of the frames and atoms of `info`. Pure.
-
-        Raises PlanError: a compressor or level that zarr does not have, a precision that is not
-        positive, chunks too large to compress, or options of other layouts.
-        """
-        if options.container is not None or options.segments is not None:
-            raise PlanError("--container and --segments belong to the layout segments, not to zarr")
         check_group_names(options.groups)
         choice = choose_encoding(info, options)
         plan = plan_arrays(info, options, quantised=choice.precision is not None)
@@ -169,7 +162,6 @@ class ZarrWriter(LayoutWriter):
         return select_intact(records, self._is_intact)
 
     def settled(self, record: PieceRecord) -> list[tuple[PieceRecord, Sequence[Path]]]:
-        """Return the record and its shards; see the base class."""
         return [(record, [self.path / key for key in record.crcs])]
 
     def _is_intact(self, record: PieceRecord) -> bool:
@@ -199,7 +191,7 @@ class ZarrWriter(LayoutWriter):
         return True
 
     def encode(self, start: int, block: FrameBlock) -> list[EncodedChunk]:
-        """Encode a whole piece as one shard of each array; see the base class."""
+        """Encode a whole piece as one shard of each array."""
         items = []
         number = start // self.plan.piece_frames
         groups = self.meta.groups or {}
@@ -227,19 +219,16 @@ class ZarrWriter(LayoutWriter):
             self._handle.write(0, *item.parts)
 
     def drain(self) -> None:
-        """Wait for the shard that is being written; see the base class."""
         shard, self._handle = self._handle, None
         if shard is not None:
             with output_errors(shard.path):
                 shard.close()
 
     def abort(self) -> None:
-        """Close the shard that is being written."""
         with suppress(OutputError):  # it is about to be removed
             self.drain()
 
     def commit(self, record: PieceRecord) -> None:
-        """Keep the checksums, boxes, times and steps of a piece."""
         if record.start in self._stored:
             return
         number = record.start // self.plan.piece_frames
@@ -264,13 +253,7 @@ class ZarrWriter(LayoutWriter):
 
         Publication flushes everything before the output gets its name.
         """
-        missing = [piece for piece in self.plan.write_tasks() if piece[0] not in self._stored]
-        if missing:
-            start, stop = missing[0]
-            raise OutputError(
-                f"{self.path}: {len(missing)} of {len(self.plan.write_tasks())} pieces were never "
-                f"written, the first with frames {start} to {stop - 1}"
-            )
+        self.check_complete(self._stored)
         self._series.finish()
         nodes = group_nodes(self.plan, self._series.periodic.tolist())
         for path, node in nodes.items():
@@ -303,7 +286,9 @@ class ZarrWriter(LayoutWriter):
 def _overhead_nbytes(plan: LayoutPlan) -> int:
     """Return the bytes of per-frame numbers, tables, and shards' checksums and indexes."""
     total = 0
-    numbers = [series_metadata(plan.n_frames, name) for name in series_arrays(plan).values()]
+    numbers = [
+        series_metadata(plan.n_frames, name) for name in series_arrays(plan.array_keys).values()
+    ]
     for metadata in (*numbers, *table_arrays(plan).values()):
         total += metadata.n_files * (metadata.chunk_nbytes + 4)
     for array, metadata in atom_arrays(plan).values():
@@ -504,7 +489,6 @@ class ZarrEnsemble(Ensemble):
     """Makes a tree whose groups are trees, one for each trajectory."""
 
     def seal(self, labels: Sequence[str]) -> None:
-        """Write the root's metadata, which name the groups; raises OutputError."""
         root = group_metadata({"mdio": self.manifest(labels)})
         write_file(self.path / METADATA, json.dumps(root).encode())
         flush_tree(self.path / METADATA)

@@ -46,7 +46,6 @@ class XYZ(TextFormat):
     names_lengths = False
 
     def spans(self, lines: Lines, nbytes: int | None) -> Iterator[FrameSpan]:
-        """Yield the frames."""
         while lines.peek():
             start = lines.offset
             n_atoms = integer(lines.next(), "a number of atoms")
@@ -68,7 +67,6 @@ class XYZ(TextFormat):
         return "\n".join([count, "", *atoms, ""])
 
     def read(self, raw: bytes, n_atoms: int) -> Snapshot:
-        """Return a frame, with its cell."""
         snapshot = super().read(raw, n_atoms)
         pairs = _pairs(to_text(raw.split(b"\n", 2)[1]))
         vectors = _lattice(pairs)
@@ -135,7 +133,6 @@ def _periodic(pairs: dict[str, str]) -> tuple[bool, ...]:
 
 
 def _notes(comment: bytes) -> tuple[str, ...]:
-    """Return a note on a cell that is not read, or not periodic."""
     if b"=" not in comment:
         return ()
     pairs = _pairs(to_text(comment))
@@ -159,7 +156,6 @@ class Tinker(TextFormat):
     """A trajectory of TINKER."""
 
     def spans(self, lines: Lines, nbytes: int | None) -> Iterator[FrameSpan]:
-        """Yield the frames."""
         while line := lines.peek():
             start = lines.offset
             lines.next()
@@ -191,7 +187,6 @@ class GRO(TextFormat):
     """GRO, of one frame or many."""
 
     def spans(self, lines: Lines, nbytes: int | None) -> Iterator[FrameSpan]:
-        """Yield the frames."""
         while title := lines.peek():
             start = lines.offset
             lines.next()
@@ -285,7 +280,6 @@ class MDCRD(TextFormat):
     _has_box: bool | None = None
 
     def spans(self, lines: Lines, nbytes: int | None) -> Iterator[FrameSpan]:
-        """Yield the frames."""
         n_atoms = int(self.options["n_atoms"])
         n_full, n_rest = divmod(3 * n_atoms, PER_LINE)
         lines.next()
@@ -315,7 +309,6 @@ class MDCRD(TextFormat):
         return True
 
     def text_for_mdanalysis(self, raw: bytes) -> str:
-        """Return a title and the frame."""
         return TITLE + to_text(raw).rstrip("\n") + "\n"
 
     def reader_class(self, reader: Any) -> Any:
@@ -330,13 +323,11 @@ class MDCRD(TextFormat):
         return OneFrame
 
     def read(self, raw: bytes, n_atoms: int) -> Snapshot:
-        """Return a frame."""
         if b"*" in raw:
             raise FrameError("stars in place of a number, which was too large for its format")
         return super().read(raw, n_atoms)
 
     def made_up(self) -> Iterator[str]:
-        """Yield notes on what else is made up."""
         if self._has_box:
             yield f"{self.format_name} holds no angles of the box: assumed to be 90 degrees"
         elif int(self.options["n_atoms"]) == 1:
@@ -352,7 +343,6 @@ def _n_numbers(line: bytes) -> int:
 
 
 def _check_count(line: bytes, count: int, n_atoms: int) -> None:
-    """Raise FrameError unless a line has `count` numbers."""
     if _n_numbers(line) != count:
         raise FrameError(
             f"{quoted(line)} in place of {count} numbers of {WIDTH} characters, as frames of "

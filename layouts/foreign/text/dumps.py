@@ -84,7 +84,6 @@ class FrameHeader:
 
     @property
     def periodic(self) -> tuple[bool, ...]:
-        """Which axes are periodic."""
         words = [word for word in self.bounds.split() if re.fullmatch("[pfsm]{2}", word)]
         return tuple(word == "pp" for word in words) if len(words) == 3 else (True,) * 3
 
@@ -104,7 +103,6 @@ class LAMMPS(TextFormat):
         self._has_time = False
 
     def spans(self, lines: Lines, nbytes: int | None) -> Iterator[FrameSpan]:
-        """Yield the frames."""
         while lines.peek():
             start = lines.offset
             frame = self._read_header(lines)
@@ -126,7 +124,6 @@ class LAMMPS(TextFormat):
             )
 
     def _read_header(self, lines: Lines) -> FrameHeader:
-        """Read the header of a frame, up to its atoms."""
         values: dict[str, Any] = {"TIME": None}
         while True:
             line = lines.next()
@@ -134,7 +131,11 @@ class LAMMPS(TextFormat):
                 raise FrameError(f"{quoted(line)} in place of an ITEM of a dump", at_end=not line)
             item = to_text(line)[6:].strip()
             if item == "UNITS":
-                self._set_units(to_text(lines.next()).strip())
+                style = to_text(lines.next()).strip()
+                if style not in (*STYLES, "lj"):
+                    raise FrameError(f"units {style!r}, expected one of {', '.join(STYLES)}, lj")
+                self._style = style if style in STYLES else ""
+                self.names_lengths = style in STYLES
             elif item == "TIME":
                 values[item] = _time(lines.next())
             elif item == "TIMESTEP":
@@ -168,13 +169,6 @@ class LAMMPS(TextFormat):
             values["BOX BOUNDS"][1],
             item.split()[1:],
         )
-
-    def _set_units(self, style: str) -> None:
-        """Set the style of ``ITEM: UNITS``."""
-        if style not in (*STYLES, "lj"):
-            raise FrameError(f"units {style!r}, expected one of {', '.join(STYLES)}, lj")
-        self._style = style if style in STYLES else ""
-        self.names_lengths = style in STYLES
 
     def read(self, raw: bytes, n_atoms: int) -> Snapshot:
         """Return a frame; atoms are in the order of their ids."""
@@ -240,7 +234,6 @@ class LAMMPS(TextFormat):
 
     @staticmethod
     def _convert(snapshot: Snapshot, units: Units) -> None:
-        """Convert from a style's units to those of MDAnalysis."""
         snapshot.positions *= np.float32(units.length)
         if snapshot.box is not None:
             snapshot.box[:3] *= np.float32(units.length)
@@ -252,7 +245,6 @@ class LAMMPS(TextFormat):
             snapshot.time *= units.time
 
     def made_up(self) -> Iterator[str]:
-        """Yield notes on what else is made up."""
         if self._has_time and not self._style:
             yield "the dump names no unit of its times: assumed to be ps"
         if self._has_ids is False:
@@ -269,7 +261,6 @@ def _time(line: bytes) -> float:
 
 
 def _check_bounds(words: str, box: list[bytes]) -> None:
-    """Raise FrameError unless a box can be read."""
     if words.startswith("abc"):
         raise FrameError(
             f"BOX BOUNDS {words} (a general triclinic box); expected a restricted one, as "
@@ -288,7 +279,6 @@ def _check_bounds(words: str, box: list[bytes]) -> None:
 
 
 def _head_and_rows(raw: bytes) -> tuple[bytes, list[str]]:
-    """Return the header, and the lines of the atoms."""
     begin = raw.index(b"\n", raw.index(b"ITEM: ATOMS")) + 1
     return raw[:begin], text_lines(raw[begin:])
 
@@ -353,7 +343,6 @@ class History(TextFormat):
         self._same_atoms = SameAtoms("number")
 
     def spans(self, lines: Lines, nbytes: int | None) -> Iterator[FrameSpan]:
-        """Yield the frames."""
         lines.next_lines(2)
         while lines.peek():
             start = lines.offset
@@ -458,7 +447,6 @@ def _is_rotated(cell: list[bytes]) -> bool:
 
 
 def _notes(key: int, cell: list[bytes]) -> tuple[str, ...]:
-    """Return a note on what is not read of a cell."""
     if not cell:
         return ()
     if key not in PERIODIC:

@@ -392,7 +392,6 @@ class TextFrames(ForeignFrames):
         return raw.endswith(b"\n") or self.format.is_whole_without_newline(raw)
 
     def _is_blank(self, start: int) -> bool:
-        """Return whether nothing follows."""
         self._file.seek(start)
         while piece := self._file.read(1 << 20):
             if piece.strip():
@@ -414,7 +413,6 @@ class TextFrames(ForeignFrames):
         return raw
 
     def read(self, frame: int) -> Snapshot:
-        """Return a frame; raises SourceError."""
         with self._translated("read"):
             raw = self._frame(frame)
         try:
@@ -451,14 +449,12 @@ class TextFrames(ForeignFrames):
         )
 
     def topology_file(self) -> Any:
-        """Return a file of the first frame, for parsers of topologies."""
         from MDAnalysis.lib.util import NamedStream
 
         text = self.format.text_for_mdanalysis(self._frame(0))
         return NamedStream(StringIO(text), f"frame.{self.format.format_name.lower()}")
 
     def notes(self) -> Iterator[str]:
-        """Yield notes on what is made up or not read."""
         yield from self.format.made_up()
         if 0 < (n_timed := self._n_with["time"]) < self.n_frames:
             yield f"times of {plural(n_timed, 'frame')} are left out, since others have none"

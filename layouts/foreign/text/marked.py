@@ -57,7 +57,6 @@ class PDB(TextFormat):
     """Frames without a cell where others have one."""
 
     def spans(self, lines: Lines, nbytes: int | None) -> Iterator[FrameSpan]:  # noqa: ARG002
-        """Yield the frames."""
         first: FrameSpan | None = None
         n_cells, n_without, header_cell, is_behind = 0, 0, b"", False
         while model := self._next_model(lines):
@@ -83,7 +82,6 @@ class PDB(TextFormat):
             yield span
 
     def made_up(self) -> Iterator[str]:
-        """Yield a note on frames without a box."""
         if self._n_boxless:
             yield f"{plural(self._n_boxless, 'frame')} without CRYST1 beside others with it: no box"
 
@@ -168,7 +166,6 @@ class MOL2(TextFormat):
     """Molecules, each a frame."""
 
     def spans(self, lines: Lines, nbytes: int | None) -> Iterator[FrameSpan]:  # noqa: ARG002
-        """Yield the frames."""
         while (line := lines.peek()) and not line.startswith(SECTION):
             if line.strip() and not line.startswith(b"#"):
                 raise FrameError(f"{quoted(line)} in place of @<TRIPOS>MOLECULE")
@@ -211,10 +208,7 @@ class MOL2(TextFormat):
 
     @staticmethod
     def _sections(lines: Lines, max_lines: dict[bytes, int]) -> dict[bytes, int]:
-        """Skip to the end of a molecule; return the number of lines of each section.
-
-        `max_lines`: most lines of sections.
-        """
+        """Skip to the end of a molecule; return how many lines (`max_lines` at most) by section."""
         n_lines: dict[bytes, int] = {}
         section = b""
         while line := lines.peek():
@@ -263,7 +257,6 @@ class TRC(TextFormat):
     """A trajectory of GROMOS."""
 
     def spans(self, lines: Lines, nbytes: int | None) -> Iterator[FrameSpan]:  # noqa: ARG002
-        """Yield the frames."""
         first, start, n_atoms = "", 0, 0
         blocks, first_blocks = list[str](), list[str]()
         name: str | None = None
@@ -314,15 +307,12 @@ class TRC(TextFormat):
         return FrameSpan(start, stop, n_atoms, fields, notes)
 
     def is_whole_without_newline(self, raw: bytes) -> bool:
-        """Return whether the last block ends with END."""
         return raw.rstrip().endswith(b"\n" + BLOCK_END)
 
     def text_for_mdanalysis(self, raw: bytes) -> str:
-        """Return a title and the frame."""
         return TITLE + to_text(raw)
 
     def read(self, raw: bytes, n_atoms: int) -> Snapshot:
-        """Return a frame."""
         words = to_text(raw).split()
         has_block = {name: name in words for name in READ}
         if has_block[BOX] and (key := words[words.index(BOX) + 1]) not in map(str, BOUNDARIES):
@@ -334,10 +324,7 @@ class TRC(TextFormat):
 
 
 def _skip_block(lines: Lines) -> tuple[str, int]:
-    """Skip a block; return its name and number of rows; an empty name at the end of the file.
-
-    Raises FrameError: the file ends within it.
-    """
+    """Skip a block; return its name and number of rows; an empty name at the end of the file."""
     while (line := lines.next()) and (not line.strip() or line.lstrip().startswith(b"#")):
         pass
     name = to_text(line).strip()

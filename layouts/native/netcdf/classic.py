@@ -64,13 +64,10 @@ class Variable:
 
     @property
     def row_nbytes(self) -> int:
-        """Bytes of one row."""
         return self.dtype.itemsize * math.prod(self.shape[1:])
 
 
 class _Cursor:
-    """Reads the header of a file, item by item."""
-
     def __init__(self, file: PositionalFile) -> None:
         self.file, self.offset = file, 0
         self._data, self._data_offset = b"", 0
@@ -141,10 +138,9 @@ class _Cursor:
 
 
 class ClassicFile:
-    """A classic NetCDF file, opened for reading.
+    """A classic NetCDF file, opened for reading; raises SourceError.
 
     `file`: closed by `close`.
-    Raises SourceError: the header is truncated or damaged.
     """
 
     def __init__(self, file: PositionalFile) -> None:
@@ -227,7 +223,6 @@ class ClassicFile:
             )
 
     def close(self) -> None:
-        """Close the file."""
         self.file.close()
 
     def n_whole_rows(self, name: str) -> int:
@@ -250,14 +245,13 @@ class ClassicFile:
     def read(
         self, start: int, stop: int, spans: Mapping[str, tuple[int, int]]
     ) -> dict[str, NDArray[Any]]:
-        """Read rows ``start:stop`` of several variables.
+        """Read rows ``start:stop`` of several variables; raises SourceError.
 
         Records are read whole, unless that would read many unwanted bytes.
 
         `start`, `stop`: elements of the first dimension. `spans`: for each variable, which elements
-        of its second dimension; ignored if it has none.
-        Returns dict: arrays (stop - start, ...), big-endian, perhaps not contiguous.
-        Raises SourceError: the file ends before.
+        of its second dimension; ignored if it has none. Returns dict: arrays (stop - start, ...),
+        big-endian, perhaps not contiguous.
         """
         fields = {}
         for name, span in spans.items():

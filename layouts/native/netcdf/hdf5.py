@@ -28,10 +28,7 @@ MAX_CACHED_NBYTES = 8 << 20
 
 
 class HDF5File:
-    """A NetCDF-4 file, opened for reading; numbers come as they are stored, without scaling.
-
-    Raises SourceError: the library cannot open it: truncated, damaged, or no NetCDF.
-    """
+    """A NetCDF-4 file, opened for reading; numbers come as they are stored, without scaling."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -101,7 +98,6 @@ class HDF5File:
         return values if per_one is None else values / per_one
 
     def close(self) -> None:
-        """Close the file; harmless if it is closed."""
         if self._dataset.isopen():
             self._dataset.close()
         if self._hdf5 is not None:
@@ -146,10 +142,6 @@ class HDF5File:
     def read(
         self, start: int, stop: int, spans: Mapping[str, tuple[int, int]]
     ) -> dict[str, NDArray[Any]]:
-        """Read rows ``start:stop`` of several variables; see `ClassicFile.read`.
-
-        Raises SourceError: the library cannot read them.
-        """
         try:
             return {name: self._rows(name, start, stop, span) for name, span in spans.items()}
         except (OSError, RuntimeError, LookupError, ValueError) as error:
@@ -191,7 +183,6 @@ class _Variable:
 
     @property
     def row_nbytes(self) -> int:
-        """Bytes of one row."""
         return int(self.dtype.itemsize * np.prod(self.shape[1:]))
 
 

@@ -107,13 +107,11 @@ class NCDFEncoder(Encoder):
 
     @property
     def header_nbytes(self) -> int:
-        """Bytes before the first record."""
         none = np.empty(0, np.int64)
         return len(self.header(none.astype(np.float64), none))
 
     @property
     def frame_nbytes(self) -> int:
-        """Bytes of a record."""
         return self._dtype.itemsize
 
     @property
@@ -127,7 +125,6 @@ class NCDFEncoder(Encoder):
         return np.dtype(columns + list(self.columns))
 
     def header(self, time: NDArray[np.float64], step: NDArray[np.int64]) -> bytes:  # noqa: ARG002
-        """Return the header of a file with these frames; see the base class."""
         sizes = dict(zip(DIMENSIONS, (0, self.n_atoms, 3, 3, 3, 5, len(self.kinds)), strict=True))
         sizes = {name: size for name, size in sizes.items() if size or name == "frame"}
         head = struct.pack(">4sI", b"CDF\x02", len(time))
@@ -167,7 +164,6 @@ class NCDFEncoder(Encoder):
         return head + values
 
     def encode(self, block: FrameBlock, out: Bytes | None = None) -> Bytes:
-        """Return the records of all frames; see the base class."""
         rows = np.empty(block.n_frames, self._dtype) if out is None else out.view(self._dtype)
         rows["coordinates"] = block.positions
         rows["time"] = block.time
@@ -275,7 +271,6 @@ class NCDFLayout(NativeLayout):
 
     @property
     def data(self) -> ClassicFile | HDF5File:
-        """The opened file, classic or NetCDF-4."""
         _ = self.info
         return self._data
 
@@ -292,7 +287,6 @@ class NCDFLayout(NativeLayout):
 
     @property
     def stored_times(self) -> StoredTimes:
-        """Whether there is a variable with times; see `Layout.stored_times`."""
         stored = super().stored_times  # opens it
         return stored._replace(has_times="time" in self._names)
 
@@ -312,7 +306,6 @@ class NCDFLayout(NativeLayout):
         return self._inspect()
 
     def tables(self) -> Tables:
-        """Return the tables of frames and coordinates; see `Layout.tables`."""
         data, frames = self.data, None
         if not isinstance(data, ClassicFile):  # NetCDF-4
             return Tables()
@@ -322,7 +315,7 @@ class NCDFLayout(NativeLayout):
         return Tables(frames, self._positions)
 
     def frame_data(self) -> FrameData:
-        """Return temperatures and indices of replica exchange; see `Layout.frame_data`."""
+        """Return temperatures and indices of replica exchange."""
         n_frames, columns_by_name = self.info.n_frames, {}
         for name in EXCHANGE:
             variable = self.data.variables.get(name)
@@ -399,7 +392,10 @@ class NCDFLayout(NativeLayout):
         )
         if self._times_are_equal:
             self._names.discard("time")
-        self._refuse_redundant_options()
+        redundant = {"dt": "time" in self._names, "length_unit": not self._without_units}
+        for option, is_redundant in redundant.items():
+            if is_redundant and self.options.get(option) is not None:
+                raise redundant_option_error(self.path, option)
         info = self._describe(n_whole, n_atoms)
         return info.replace(flaws=info.flaws._replace(lost=loss))
 
@@ -419,7 +415,6 @@ class NCDFLayout(NativeLayout):
 
     @property
     def _without_units(self) -> list[str]:
-        """Names of the variables without a unit."""
         units = {name: self._data.variables[name].attributes.get("units") for name in self._names}
         return [name for name, unit in units.items() if unit == REDUCED_UNITS]
 
@@ -452,7 +447,6 @@ class NCDFLayout(NativeLayout):
         self._names -= unwritten
 
     def _is_unwritten(self, name: str, values: NDArray[Any]) -> NDArray[np.bool_]:
-        """Return whether the first or the last number of each row was never written, (R,)."""
         rows = values.reshape(len(values), -1)
         ends = rows[:, [0, -1]] if rows.shape[1] else np.zeros((len(rows), 2))
         return np.asarray((ends == self._fills[name]).any(axis=1))
@@ -464,13 +458,6 @@ class NCDFLayout(NativeLayout):
         frames = (0, 1, n_frames - 1)
         times = [self._data.read(n, n + 1, {"time": (0, 0)})["time"][0] for n in frames]
         return times.count(times[0]) == len(times)
-
-    def _refuse_redundant_options(self) -> None:
-        """Raise OptionError if an option gives what the file itself holds."""
-        redundant = {"dt": "time" in self._names, "length_unit": not self._without_units}
-        for option, is_redundant in redundant.items():
-            if is_redundant and self.options.get(option) is not None:
-                raise redundant_option_error(self.path, option)
 
     def _count_whole(self, n_frames: int) -> tuple[int, tuple[LostBytes, ...]]:
         """Return the number of whole frames, and the bytes that follow them."""

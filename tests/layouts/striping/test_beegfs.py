@@ -33,6 +33,7 @@ Stripe pattern details:
 
 @pytest.fixture
 def ctl(tmp_path, monkeypatch):
+    monkeypatch.setattr(file_systems, "file_system_type", lambda path: "beegfs")
     fake = FakeLfs(tmp_path / "fake-bin", "beegfs-ctl")
     fake.answer(**{"--getentryinfo": {"out": FOLDER_8}})
     monkeypatch.setenv("PATH", f"{fake.folder}{os.pathsep}{os.environ['PATH']}")
@@ -54,7 +55,7 @@ def test_text_that_gives_no_striping(printed):
 
 def test_a_file_gets_its_pattern_from_a_folder_of_its_own(ctl, tmp_path):
     path = tmp_path / "new"
-    found = beegfs.set_stripe(path, MIB, 4)
+    found = file_systems.set_stripe(path, MIB, 4)
     folder = f"{path}.stripes"
     assert ctl.calls[0] == ["--setpattern", "--chunksize=1048576", "--numtargets=4", folder]
     assert path.is_file() and not Path(folder).exists()
@@ -62,13 +63,13 @@ def test_a_file_gets_its_pattern_from_a_folder_of_its_own(ctl, tmp_path):
 
 
 def test_a_folder_is_asked_itself(ctl, tmp_path):
-    beegfs.set_stripe(tmp_path, 2 * MIB)
+    file_systems.set_stripe(tmp_path, 2 * MIB)
     assert ctl.calls[0] == ["--setpattern", "--chunksize=2097152", str(tmp_path)]
 
 
 def test_users_that_may_not(ctl, tmp_path):
     ctl.answer(**{"--setpattern": {"code": 1, "err": "Only root may do this"}})
-    found = beegfs.set_stripe(tmp_path / "new", MIB, 4)
+    found = file_systems.set_stripe(tmp_path / "new", MIB, 4)
     assert found["applied"] is None and "Only root may do this" in found["reason"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["fake-bin"]
 
@@ -84,7 +85,6 @@ def test_file_systems_without_stripes_to_ask_for(tmp_path, monkeypatch, kind, wo
     assert file_systems.get_stripe(tmp_path) is None and not file_systems.has_stripes(tmp_path)
 
 
-def test_each_file_system_is_asked_its_own_way(ctl, tmp_path, monkeypatch):
-    monkeypatch.setattr(file_systems, "file_system_type", lambda path: "beegfs")
+def test_each_file_system_is_asked_its_own_way(ctl, tmp_path):
     assert isinstance(file_systems.get_stripe(tmp_path), Striping)
     assert ctl.calls == [["--getentryinfo", str(tmp_path)]]

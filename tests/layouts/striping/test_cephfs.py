@@ -38,12 +38,13 @@ class FakeCeph:
 
 @pytest.fixture
 def ceph(monkeypatch):
+    monkeypatch.setattr(file_systems, "file_system_type", lambda path: "ceph")
     return FakeCeph(monkeypatch)
 
 
 def test_a_new_file_is_made_empty_with_its_stripes(ceph, tmp_path):
     path = tmp_path / "new"
-    found = cephfs.set_stripe(path, MIB, 4)
+    found = file_systems.set_stripe(path, MIB, 4)
     assert path.stat().st_size == 0
     layout = "stripe_unit=1048576 stripe_count=4 object_size=67108864 pool=data"
     assert found["applied"] == {
@@ -57,7 +58,7 @@ def test_a_new_file_is_made_empty_with_its_stripes(ceph, tmp_path):
 
 
 def test_one_object_at_a_time_is_a_new_one_for_each_stripe(ceph, tmp_path):
-    cephfs.set_stripe(tmp_path / "new", 4 * MIB)
+    file_systems.set_stripe(tmp_path / "new", 4 * MIB)
     assert b"stripe_count=1 object_size=4194304" in ceph.layouts[str(tmp_path / "new")]
 
 
@@ -65,7 +66,7 @@ def test_a_folder_hands_its_stripes_down(ceph, tmp_path):
     inner = tmp_path / "a" / "b"
     inner.mkdir(parents=True)
     assert cephfs.get_stripe(inner) is None
-    assert cephfs.set_stripe(tmp_path / "a", 2 * MIB, 3)["reason"] is None
+    assert file_systems.set_stripe(tmp_path / "a", 2 * MIB, 3)["reason"] is None
     assert cephfs.get_stripe(inner).stripe_count == 3
 
 
@@ -82,7 +83,7 @@ def test_what_is_refused_is_a_reason_and_leaves_no_file(ceph, tmp_path, monkeypa
         raise OSError(errno.EPERM, "Operation not permitted")
 
     monkeypatch.setattr(os, "setxattr", refuse)
-    found = cephfs.set_stripe(tmp_path / "new", *words)
+    found = file_systems.set_stripe(tmp_path / "new", *words)
     assert found["applied"] is None and reason in found["reason"]
     assert not (tmp_path / "new").exists()
 
@@ -95,7 +96,6 @@ def test_layouts_that_cannot_be_read(ceph, tmp_path, text):
 
 @pytest.mark.parametrize("name", ["a.h5md", "a.zarr", "a.segments", "a.xtc"])
 def test_outputs_fit_the_folders_stripes_and_say_so(adk, ceph, tmp_path, monkeypatch, name):
-    monkeypatch.setattr(file_systems, "file_system_type", lambda path: "ceph")
     ceph.layouts[str(tmp_path)] = b"stripe_unit=2097152 stripe_count=2 object_size=4194304"
     result = mdio.convert(adk["xtc"], tmp_path / name)
     assert result.plan.stripes.stripe_nbytes == 2 * MIB

@@ -18,7 +18,8 @@ from mdio.core.files.store import file_system_type
 from mdio.core.frames import TrajectoryInfo
 from mdio.layouts.plan import WriteOptions, plan_arrays
 from mdio.layouts.striping import stripes
-from mdio.layouts.striping.lustre import get_stripe, mpi_io_hints, parse_getstripe, set_stripe
+from mdio.layouts.striping.file_systems import set_stripe
+from mdio.layouts.striping.lustre import get_stripe, mpi_io_hints, parse_getstripe
 
 
 @pytest.mark.parametrize("name", SAMPLES)
@@ -151,7 +152,7 @@ def test_odd_output_is_a_record(lfs, tmp_path, out):
     lfs.answer(getstripe={"out": out})
     record = set_stripe(tmp_path / "out", MIB, 4)
     assert record["applied"] is None
-    assert "lfs getstripe" in record["reason"]
+    assert "does not show them" in record["reason"]
 
 
 def test_no_lfs_at_all(tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ import mdio
 from mdio.cli.main import main
 from mdio.converters import storage as striping
 from mdio.core.files.store import is_network
-from mdio.layouts.striping import file_systems, stripes
+from mdio.layouts.striping import file_systems
 from mdio.layouts.striping.file_systems import STRIPING
 
 FOUND = "stripe_count: 4 stripe_size: 4194304 pattern: raid0 stripe_offset: -1\n"
@@ -29,8 +29,7 @@ def lfs(tmp_path_factory, monkeypatch):
 
 @pytest.fixture
 def on_lustre(monkeypatch):
-    for module in (file_systems, stripes):
-        monkeypatch.setattr(module, "file_system_type", lambda path: "lustre")
+    monkeypatch.setattr(file_systems, "file_system_type", lambda path: "lustre")
 
 
 def convert(adk, out, *words):

@@ -7,7 +7,7 @@ import pytest
 import mdio
 from mdio.cli.main import main
 from mdio.core.files import store
-from mdio.layouts.striping import file_systems, stripes
+from mdio.layouts.striping import file_systems
 
 MOUNTS = """22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
 90 22 0:50 / {folder}/shared\\040data rw,nosuid master:3 - {type} server:/export rw,addr=10.0.0.1
@@ -36,8 +36,7 @@ def shared(request, adk, tmp_path, monkeypatch):
             patch.setattr(store, "MOUNTS", str(table))
             return store.file_system_type(path)
 
-    for module in (file_systems, stripes):
-        monkeypatch.setattr(module, "file_system_type", look)
+    monkeypatch.setattr(file_systems, "file_system_type", look)
     (folder := tmp_path / "shared data").mkdir()
     (folder / "local").mkdir()
     mdio.convert(adk["dcd"], folder / "a.dcd", stop=3)

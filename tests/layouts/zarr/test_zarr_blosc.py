@@ -14,7 +14,7 @@ from suites.zarr_cases import make_block
 from test_zarr_foreign import NM, fill, make_zarr
 from zarr.codecs import BloscCodec
 
-from mdio.core.errors import CorruptLayoutError, SourceError
+from mdio.core.errors import SourceError
 from mdio.layouts.zarr.layout import ZarrLayout
 
 pytestmark = pytest.mark.filterwarnings("ignore:Combining a:zarr.errors.ZarrUserWarning")
@@ -50,7 +50,7 @@ READ = {
     "in shards, below crc32c": [sharded(BYTES, LZ4, CRC32C)],
     "in transposed shards": [TURN, sharded(BYTES, LZ4, shape=(4, 4, 3))],
 }
-REFUSED = {
+INSIDE = {
     "below gzip": [BYTES, LZ4, GZIP],
     "twice": [BYTES, LZ4, LZ4],
     "in shards, below gzip": [sharded(BYTES, LZ4, GZIP)],
@@ -106,10 +106,10 @@ def test_cut_chunks_are_errors(tmp_path, kind):
     assert np.array_equal(read(tree).ravel(), by_c_blosc(whole))
     for kept in sorted({0, 1, 8, 15, 16, 17, 40, 64, *range(100, len(whole), 97), len(whole) - 1}):
         chunk.write_bytes(whole[:kept])
-        with pytest.raises(CorruptLayoutError, match=rf"{chunk}: {kept} bytes, expected"):
+        with pytest.raises(SourceError, match=rf"{tree}: frames 0 to 3 .*{kept} bytes, expected"):
             read(tree)
     chunk.write_bytes(whole + b"\0")
-    with pytest.raises(CorruptLayoutError, match=f"{len(whole) + 1} bytes, expected {len(whole)}"):
+    with pytest.raises(SourceError, match=f"{len(whole) + 1} bytes, expected {len(whole)}"):
         read(tree)
 
 
@@ -125,7 +125,7 @@ def test_changed_headers_are_errors_or_read_within_the_chunk(tmp_path, kind):
             chunk.write_bytes(changed)
             try:
                 found = read(tree)
-            except (CorruptLayoutError, SourceError) as error:
+            except SourceError as error:
                 assert str(tree) in str(error)
                 n_told += 1
             else:
@@ -156,10 +156,10 @@ def test_chunks_within_shards(tmp_path, place, frames, at):
     else:
         changed[0 if at == "start" else len(whole) - 36] ^= 1
     shard.write_bytes(changed)
-    with pytest.raises((CorruptLayoutError, SourceError), match=str(tree)) as raised:
+    with pytest.raises(SourceError, match=str(tree)) as raised:
         ZarrLayout(tree, convert_units=False).read(*frames)
     if place == "header":
-        assert f"{shard}, chunk at byte {begin}: {nbytes} bytes, expected" in str(raised.value)
+        assert f"a chunk of {nbytes} bytes, expected" in str(raised.value)
 
 
 @pytest.mark.parametrize("codecs", READ.values(), ids=READ)
@@ -169,20 +169,24 @@ def test_below_other_codecs(tmp_path, codecs):
     whole = chunk.read_bytes()
     for kept in (0, 5, 20, len(whole) // 2, len(whole) - 5, len(whole) - 1):
         chunk.write_bytes(whole[:kept])
-        with pytest.raises((CorruptLayoutError, SourceError), match=str(tree)):
+        with pytest.raises(SourceError, match=str(tree)):
             read(tree)
     changed = bytearray(whole)
     changed[13] ^= 1  # a chunk of Blosc lies first in all of these
     chunk.write_bytes(changed)
-    with pytest.raises(CorruptLayoutError, match=rf"{chunk}.*bytes, expected"):
+    with pytest.raises(SourceError, match=rf"{tree}.*(bytes, expected|checksum do not match)"):
         read(tree)
 
 
-@pytest.mark.parametrize("codecs", REFUSED.values(), ids=REFUSED)
-def test_where_chunks_are_not_seen_before_they_are_decoded(tmp_path, codecs):
-    tree, *_ = make_nested(tmp_path, codecs)
-    with pytest.raises(SourceError, match=r"position/value is packed by Blosc and by the codec"):
-        read(tree)
+@pytest.mark.parametrize("codecs", INSIDE.values(), ids=INSIDE)
+def test_inside_other_codecs(tmp_path, codecs):
+    tree, chunk, values = make_nested(tmp_path, codecs)
+    assert np.array_equal(read(tree), values)
+    whole = chunk.read_bytes()
+    for kept in (0, 5, 20, len(whole) // 2, len(whole) - 5, len(whole) - 1):
+        chunk.write_bytes(whole[:kept])
+        with pytest.raises(SourceError, match=str(tree)):
+            read(tree)
 
 
 def test_as_a_filter_of_v2(tmp_path):
@@ -190,10 +194,10 @@ def test_as_a_filter_of_v2(tmp_path):
     described = tree / VALUE / ".zarray"
     node = json.loads(described.read_text())
     described.write_text(json.dumps({**node, "filters": [node["compressor"]]}))
-    with pytest.raises(SourceError, match=r"packed by Blosc and by the codec blosc"):
+    with pytest.raises(SourceError, match="cannot be read"):  # its chunk is compressed once
         read(tree)
     described.write_text(json.dumps({**node, "filters": [node["compressor"]], "compressor": None}))
     assert len(read(tree)) == N_FRAMES
     chunk.write_bytes(chunk.read_bytes()[:-100])
-    with pytest.raises(CorruptLayoutError, match=rf"{chunk}: \d+ bytes, expected"):
+    with pytest.raises(SourceError, match=rf"{tree}.* \d+ bytes, expected"):
         read(tree)

@@ -9,7 +9,7 @@ import zarr
 from MDAnalysis.coordinates.H5MD import H5MDReader
 from suites.zarr_cases import TRICLINIC, make_block
 
-from mdio.core.errors import CorruptLayoutError, PlanError, SourceError
+from mdio.core.errors import PlanError, SourceError
 from mdio.layouts.registry import open_layout
 from mdio.layouts.zarr.layout import ZarrLayout, written_by_mdio
 from mdio.testing.reading import LayoutReadingTests, Oracle, ReadingCase
@@ -232,7 +232,10 @@ def test_without_conversion_numbers_stay_as_they_are(tree):
 def test_damaged_chunks_and_metadata_are_told(tree):
     value = tree / "particles/trajectory/position/value"
     (value / "1.0.0").write_bytes(b"no chunk")
-    with pytest.raises(CorruptLayoutError, match=r"1\.0\.0: 8 bytes, expected a header of Blosc"):
+    message = (
+        rf"{tree}: frames 0 to {N_FRAMES - 1} .*a chunk of 8 bytes, expected a header of Blosc"
+    )
+    with pytest.raises(SourceError, match=message):
         ZarrLayout(tree).read(0, N_FRAMES)
     (value / ".zarray").write_text("{")
     with pytest.raises(SourceError, match="cannot be read as a Zarr tree"):
@@ -271,5 +274,5 @@ def test_a_damaged_table_is_told_and_not_that_the_tree_was_replaced(tree):
     """It is read as the tree is opened, when one may be replaced."""
     chunk = tree / "particles/trajectory/position/time/0"
     chunk.write_bytes(chunk.read_bytes()[:-2])
-    with pytest.raises(CorruptLayoutError, match=r"position/time/0: .* by the header of Blosc"):
+    with pytest.raises(SourceError, match=rf"{tree}: .* by the header of Blosc"):
         _ = ZarrLayout(tree).info

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from suites.zarr_cases import make_block, write_tree
 
+import mdio
 from mdio.core.errors import PlanError
 from mdio.layouts.plan import WriteOptions
 from mdio.layouts.zarr import tree as zarr_tree
@@ -54,7 +55,6 @@ def test_the_plan_knows_the_bytes_but_for_metadata(tmp_path):
         ({"precision": 0.0}, "positive"),
         ({"precision": -1.0}, "positive"),
         ({"precision": float("nan")}, "positive"),
-        ({"container": "xtc"}, "segments"),
         ({"groups": {"a/b": 1}}, "without a slash"),
         ({"groups": {"trajectory": 1}}, "the full system"),
     ],
@@ -62,6 +62,11 @@ def test_the_plan_knows_the_bytes_but_for_metadata(tmp_path):
 def test_options_that_do_not_fit_are_refused(options, message):
     with pytest.raises(PlanError, match=message):
         ZarrWriter.plan_for(info_of(make_block()), WriteOptions(**options))
+
+
+def test_options_of_segments_are_refused(adk, tmp_path):
+    with pytest.raises(PlanError, match="segments"):
+        mdio.convert(adk["xtc"], tmp_path / "a.zarr", storage=mdio.Storage(container="xtc"))
 
 
 def test_chunks_too_large_to_compress_are_refused():
