@@ -281,7 +281,7 @@ class LayoutWriter(ABC):
     def finish(self) -> None:
         """Check that every piece was stored, write the rest and last the manifest (owner)."""
 
-    def check_complete(self, stored: Container[int]) -> None:
+    def _check_complete(self, stored: Container[int]) -> None:
         """Raise OutputError unless all pieces were stored; `stored`: their first frames."""
         missing = [task for task in self.plan.write_tasks() if task[0] not in stored]
         if missing:

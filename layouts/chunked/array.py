@@ -28,9 +28,8 @@ from mdio.core.files.piece_sums import (
     widen_to_pieces,
 )
 from mdio.core.files.reading import Buffer, OpenFile
-from mdio.core.frames import AtomIndices
+from mdio.core.frames import AtomIndices, Scratch
 from mdio.core.kernels import crc32c, gather_atoms, unshuffle
-from mdio.layouts.codecs.quantised import Scratch
 
 FloatArray = NDArray[np.float32]
 Bytes = NDArray[np.uint8]

@@ -56,7 +56,6 @@ several times as long as decoding.
 from __future__ import annotations
 
 import struct
-import threading
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -64,7 +63,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core import kernels
-from mdio.core.frames import array_to_fill
+from mdio.core.frames import Scratch
 from mdio.core.kernels import (
     choose_neighbours,
     decode_rigid,
@@ -76,26 +75,6 @@ from mdio.core.kernels import (
     sum_neighbours,
     sum_packed,
 )
-
-MAX_CACHED_NBYTES = 64 << 20
-"""Larger buffers are not kept."""
-
-
-class Scratch(threading.local):
-    """Buffers by purpose, for each thread its own, since fresh pages cost time."""
-
-    def __init__(self) -> None:
-        self._buffers: dict[str, NDArray[np.uint8]] = {}
-
-    def buffer(self, purpose: str, nbytes: int) -> NDArray[np.uint8]:
-        """Return a buffer of `nbytes`, valid until the next call for the same purpose."""
-        if nbytes > MAX_CACHED_NBYTES:
-            return array_to_fill((nbytes,), np.uint8)
-        buffer = self._buffers.get(purpose)
-        if buffer is None or buffer.nbytes < nbytes:
-            buffer = self._buffers[purpose] = array_to_fill((nbytes,), np.uint8)
-        return buffer[:nbytes]
-
 
 BLOSC_HEADER = struct.Struct("<4BIII")
 BITS, BYTES = 2, 1

@@ -285,7 +285,7 @@ class H5MDWriter(LayoutWriter):
 
     def finish(self) -> None:
         """Add edges, checksums, the manifest and, last, the seal; flush and close."""
-        self.check_complete(self._stored)
+        self._check_complete(self._stored)
         with as_output_error(self.path):
             output = self._handle_file or OutputFile(self.path, "r+", self._written, libver=LIBVER)
             self._handle_file = output

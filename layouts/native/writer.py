@@ -126,7 +126,7 @@ class FileWriter(LayoutWriter):
 
     def finish(self) -> None:
         """Check that all pieces were stored, write the header, flush."""
-        self.check_complete(self._columns)
+        self._check_complete(self._columns)
         columns = [self._columns[start] for start in sorted(self._columns)]
         time, step = (np.concatenate(column) for column in zip(*columns, strict=True))
         with output_errors(self.path):

@@ -41,10 +41,10 @@ from mdio.core.files.publish import flush_tree, output_errors
 from mdio.core.files.remote.places import stands_for_sent
 from mdio.core.files.store import is_network, store_at
 from mdio.core.files.writing import WrittenFile
-from mdio.core.frames import FrameBlock, TrajectoryInfo
+from mdio.core.frames import FrameBlock, Scratch, TrajectoryInfo
 from mdio.layouts.chunked.own import Ensemble
 from mdio.layouts.codecs.compressors import PURPOSES, compress, full_option, quantised_from_option
-from mdio.layouts.codecs.quantised import Scratch, decode_chunk, encode_chunk
+from mdio.layouts.codecs.quantised import decode_chunk, encode_chunk
 from mdio.layouts.manifest import FULL_SYSTEM, build_manifest, check_group_names
 from mdio.layouts.plan import (
     COMPRESSION_NOTE,
@@ -253,7 +253,7 @@ class ZarrWriter(LayoutWriter):
 
         Publication flushes everything before the output gets its name.
         """
-        self.check_complete(self._stored)
+        self._check_complete(self._stored)
         self._series.finish()
         nodes = group_nodes(self.plan, self._series.periodic.tolist())
         for path, node in nodes.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import binascii
 import math
 import sys
+import threading
 import zlib
 from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
@@ -53,6 +54,26 @@ def array_to_fill(
     memory = np.empty(nbytes + PAGE_NBYTES, np.uint8)
     begin = (BEGIN_IN_PAGE - memory.ctypes.data) % PAGE_NBYTES
     return memory[begin : begin + nbytes].view(dtype).reshape(shape)
+
+
+MAX_SCRATCH_NBYTES = 64 << 20
+"""Larger buffers are not kept."""
+
+
+class Scratch(threading.local):
+    """Buffers by purpose, for each thread its own, since fresh pages cost time."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[str, NDArray[np.uint8]] = {}
+
+    def buffer(self, purpose: str, nbytes: int) -> NDArray[np.uint8]:
+        """Return a buffer of `nbytes`, valid until the next call for the same purpose."""
+        if nbytes > MAX_SCRATCH_NBYTES:
+            return array_to_fill((nbytes,), np.uint8)
+        buffer = self._buffers.get(purpose)
+        if buffer is None or buffer.nbytes < nbytes:
+            buffer = self._buffers[purpose] = array_to_fill((nbytes,), np.uint8)
+        return buffer[:nbytes]
 
 
 @dataclass(slots=True)

@@ -15,11 +15,10 @@ from MDAnalysis.lib.formats.libmdaxdr import XTCFile
 from MDAnalysisTests.datafiles import DCD, PSF
 from suites.kernel_sides import NUMPY, SIDES, kernels_of
 
+from mdio.core.frames import MAX_SCRATCH_NBYTES, Scratch
 from mdio.layouts.codecs.quantised import (
     HEADER,
-    MAX_CACHED_NBYTES,
     QuantisedFormat,
-    Scratch,
     decode_chunk,
     encode_chunk,
 )
@@ -289,8 +288,8 @@ def test_decoding_keeps_its_memory_but_not_that_of_large_chunks():
     assert np.shares_memory(one, scratch.buffer("a", 60))
     assert not np.shares_memory(one, scratch.buffer("b", 60))
     assert not np.shares_memory(one, scratch.buffer("a", 200))
-    large = scratch.buffer("a", MAX_CACHED_NBYTES + 1)
-    assert large.nbytes == MAX_CACHED_NBYTES + 1
+    large = scratch.buffer("a", MAX_SCRATCH_NBYTES + 1)
+    assert large.nbytes == MAX_SCRATCH_NBYTES + 1
     assert scratch.buffer("a", 100).base.nbytes == 200
     with ThreadPoolExecutor(1) as pool:
         assert not np.shares_memory(
