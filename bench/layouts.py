@@ -121,13 +121,14 @@ def cases(
     found: list[Case] = []
     for layout, way, n_workers, compression, frames in every:
         name = "segments" if layout == SPLIT else layout.partition(":")[0]
-        facts = layout_class(name).facts
-        through_mpi = writer_class(name).facts.through_mpi is not None
+        facts = writer_class(name).facts
+        through_mpi = facts.through_mpi is not None
         parallel_hdf5 = way in ("mpio", "collective")
         if (parallel_hdf5 and not through_mpi) or (way == "mpio" and compression):
             continue
         for stripe, count in places if layout != SPLIT else [(None, None)]:
-            shape = (compression, frames) if facts.in_chunks else (None, None)
+            has_chunks = "chunk_frames" in facts.own_options
+            shape = (compression, frames) if has_chunks else (None, None)
             case = Case(layout, way, n_workers, *shape, stripe, count)
             if case not in found:
                 found.append(case)
