@@ -80,6 +80,11 @@ class OwnOutput(ABC, Generic[Array]):
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_columns_run"}
 
+    @property
+    def has_manifest_times(self) -> bool:
+        """Whether the manifest has the first and last time, so that opening reads no columns."""
+        return None not in (self.manifest.get(f"time_{edge}_ps") for edge in ("first", "last"))
+
     @abstractmethod
     def read_column(self, name: str, start: int, stop: int) -> NDArray[Any]:
         """Return ``time``, ``step`` or ``box`` of frames; raises CorruptLayoutError."""
@@ -120,11 +125,11 @@ class OwnOutput(ABC, Generic[Array]):
 
     def info(self, layout: str) -> TrajectoryInfo:
         manifest = self.manifest
-        time_first_ps: Any = manifest.get("time_first_ps")
-        time_last_ps: Any = manifest.get("time_last_ps")
-        has_box = manifest["has_box"]
-        if None in (time_first_ps, time_last_ps):
-            time_first_ps, time_last_ps, has_box = 0.0, 0.0, False
+        time_first_ps, time_last_ps, has_box = 0.0, 0.0, False
+        if self.has_manifest_times:
+            time_first_ps, time_last_ps = manifest["time_first_ps"], manifest["time_last_ps"]
+            has_box = manifest["has_box"]
+        else:
             # Damaged outputs must open without verifying, to be repaired.
             with nullcontext() if self._verifies else suppress(CorruptLayoutError):
                 has_box = bool(self.read_column("box", 0, 1).any())

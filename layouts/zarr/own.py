@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
@@ -60,6 +61,8 @@ class OwnTree(OwnOutput[ShardedChunks]):
             raise CorruptLayoutError(
                 f"{path}: its manifest has {fields!r} for 'fields'; convert the source again"
             )
+        if not self._node_crcs and store_at(path).opening_waits:
+            prefetch((path / node / METADATA for node in self._older_nodes(fields)), 0)
         self.arrays = {
             (name, field): self._array(name, field, n_atoms)
             for name, n_atoms in self._sizes.items()
@@ -70,6 +73,13 @@ class OwnTree(OwnOutput[ShardedChunks]):
             "step": self._series("mdio/step", "source_step"),
             "box": self._series("mdio/box", "box"),
         }
+        if not self.has_manifest_times and store_at(path).opening_waits:
+            rows = (("box", 0), ("time", 0), ("time", self.n_frames - 1))
+            prefetch_openings(
+                opening
+                for name, row in rows
+                for opening in self._columns[name].openings(row, row + 1)
+            )
 
     def openings(
         self, runs: FrameRuns, atoms: AtomIndices | None, fields: Sequence[str]
@@ -77,6 +87,13 @@ class OwnTree(OwnOutput[ShardedChunks]):
         for column in self._columns.values() if runs else ():
             yield from column.openings(runs[0][0], runs[-1][1])
         yield from super().openings(runs, atoms, fields)
+
+    def _older_nodes(self, fields: Sequence[str]) -> Iterator[str]:
+        """Yield the arrays whose ``zarr.json`` opening reads if the manifest does not have them."""
+        yield from (f"particles/{self.group}/position/time", "mdio/step", "mdio/box")
+        for group, field in product(self._sizes, fields):
+            yield f"particles/{group}/{ELEMENTS[field]}/value"
+            yield table_path("crc32c", group, field)
 
     @cached_property
     def _topology(self) -> SeriesArray | None:
