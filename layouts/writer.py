@@ -283,11 +283,12 @@ class LayoutWriter(ABC):
 
     def _check_complete(self, stored: Container[int]) -> None:
         """Raise OutputError unless all pieces were stored; `stored`: their first frames."""
-        missing = [task for task in self.plan.write_tasks() if task[0] not in stored]
+        tasks = self.plan.write_tasks()
+        missing = [task for task in tasks if task[0] not in stored]
         if missing:
             raise OutputError(
-                f"{self.path}: {len(missing)} pieces were never stored, the first being frames "
-                f"{missing[0][0]} to {missing[0][1] - 1}; convert again"
+                f"{self.path}: {len(missing)} of {len(tasks)} pieces were never stored, the first "
+                f"being frames {missing[0][0]} to {missing[0][1] - 1}; convert again"
             )
 
     def abort(self) -> None:

@@ -180,7 +180,7 @@ def test_arguments_of_another_kind(make):
     with pytest.raises(PlanError, match="the reducer is 'mean'"):
         mdio.analyze(path, kernel="rmsd", reducer="mean")
     for wrong in ({"passes": 2.5}, {"allow_lossy": -1}):
-        with pytest.raises(PlanError, match=r"whole numbers|positive step"):
+        with pytest.raises(PlanError, match=r"whole number|positive step"):
             mdio.advise(path, **wrong)
     result = mdio.analyze(path, kernel="rmsd", cache=path.parent / "cache", cache_size="1M")
     assert result.n_frames == 4

@@ -13,7 +13,7 @@ count, and a plan is ignored if it names anything except the output and what bel
 A run reads an output, works for a while, and replaces it. Another run may have replaced it
 meanwhile, and its output must not get lost: so the run compares the state that it read with the
 present one, and replaces the output, under an exclusive lock. Locks of the system (flock) do not
-work on every network; creating a file that must not exist does, on NFS too. The lock file names its
+work on every network; creating a link that must not exist does, on NFS too. The lock file names its
 process, so that it can be removed if that has died.
 """
 
@@ -38,10 +38,10 @@ from mdio.core.files.marks import (
     is_own,
     is_own_record,
     open_regular,
-    read_json,
     try_lock,
 )
 from mdio.core.files.store import store_at
+from mdio.core.kernels import crc32c
 
 TEMPORARY = re.compile(r"\.([^/]+)\.mdio-[A-Za-z0-9_.]+-\d+-[0-9a-f]+\.tmp")
 _TRACE_NAME = re.compile(
@@ -380,8 +380,12 @@ STALE_S = 60.0
 """Age at which the lock of an unknown process is removed; changing names takes far less."""
 MAX_WAIT_S = 600.0
 """How long a process waits for others at most."""
+MAX_OWNER_NBYTES = 4096
 
 State = tuple[Any, ...]
+
+_unremoved: dict[Path, State | None] = {}
+"""Files of this process that could not be removed yet, with their states."""
 
 
 def state_at(path: Path) -> State | None:
@@ -425,15 +429,26 @@ def exclusive_turn(goal: Path) -> Iterator[None]:
     finally:
         with contextlib.suppress(OSError):
             if lock.lstat().st_ino == inode:
-                lock.unlink()
+                _try_remove(lock)
 
 
 def remove_dead_turn(goal: Path) -> None:
     """Remove the lock on `goal` if a process of this machine was killed while it held it."""
     lock = _turn_file(goal)
+    _retry_removals(lock.parent)
+    for temporary in lock.parent.glob(".mdio-turn-*"):  # before it is a lock, or moved aside
+        if _is_abandoned(temporary):
+            temporary.unlink(missing_ok=True)
     state = state_at(lock)
-    if state is not None and _is_dead(read_json(lock)):
+    if state is not None and _is_dead(_read_owner(lock)):
         _remove_stale(lock, state)
+
+
+def _age_s(path: Path) -> float:
+    try:
+        return time.time() - path.lstat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _turn_file(goal: Path) -> Path:
@@ -446,6 +461,7 @@ def _is_dead(owner: dict[str, Any]) -> bool:
 
 def _acquire(lock: Path, goal: Path) -> int:
     """Create the lock file, waiting for others, and return its inode."""
+    _retry_removals(lock.parent)
     began_s = changed_s = time.monotonic()
     last_state: State | None = None
     while True:
@@ -457,7 +473,7 @@ def _acquire(lock: Path, goal: Path) -> int:
         now_s = time.monotonic()
         if state != last_state:
             last_state, changed_s = state, now_s
-        owner = read_json(lock)
+        owner = _read_owner(lock)
         if _is_dead(owner) or now_s - changed_s > STALE_S:
             _remove_stale(lock, state)
         elif now_s - began_s > MAX_WAIT_S:
@@ -471,11 +487,64 @@ def _acquire(lock: Path, goal: Path) -> int:
 
 
 def _create_lock(lock: Path) -> int:
-    """Create the lock file with its owner in it; return its inode.
+    """Create the lock file with its owner in it, and return its inode.
 
     Raises FileExistsError: another process has it.
     """
-    fd = os.open(lock, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    temporary = _unique_path(lock)
+    try:
+        inode = _create_owned(temporary)
+        os.link(temporary, lock)
+        return inode
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without links
+        return _create_owned(lock)
+    finally:
+        _try_remove(temporary)
+
+
+def _try_remove(path: Path) -> None:
+    """Remove a file of this process; if that fails, `_retry_removals` does it later."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError:
+        with contextlib.suppress(OSError):
+            _unremoved[path] = state_at(path)
+
+
+def _retry_removals(folder: Path) -> None:
+    """Remove files that could not be removed before, unless they were replaced meanwhile."""
+    for path in [path for path in list(_unremoved) if path.parent == folder]:
+        state = _unremoved.pop(path, None)
+        with contextlib.suppress(OSError):
+            if state is not None and state_at(path) == state:
+                _try_remove(path)
+
+
+def _unique_path(lock: Path) -> Path:
+    """Return a free path beside the lock; its name is short even if the goal's is long."""
+    return lock.with_name(f".mdio-turn-{_host_hash()}-{os.getpid()}-{os.urandom(4).hex()}")
+
+
+def _host_hash() -> str:
+    return f"{crc32c(host_name().encode()):08x}"
+
+
+def _is_abandoned(temporary: Path) -> bool:
+    """Return whether the process that made a temporary lock file has ended."""
+    owner = _read_owner(temporary)
+    if owner:
+        return _is_dead(owner)
+    *_, host, pid, _ = ("", "", *temporary.name.split("-"))
+    if host == _host_hash() and pid.isdecimal():
+        return int(pid) != os.getpid() and not is_running(int(pid))
+    return _age_s(temporary) > STALE_S
+
+
+def _create_owned(path: Path) -> int:
+    """Create a file that identifies this process; return its inode."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     try:
         owner = {"host": host_name(), **process_identity(os.getpid())}
         with contextlib.suppress(OSError):  # a full disk does no harm
@@ -485,15 +554,27 @@ def _create_lock(lock: Path) -> int:
         os.close(fd)
 
 
+def _read_owner(lock: Path) -> dict[str, Any]:
+    """Return what identifies the process of a lock file; empty if it cannot be read."""
+    try:
+        fd = os.open(lock, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
+        try:
+            owner = json.loads(os.read(fd, MAX_OWNER_NBYTES))
+        finally:
+            os.close(fd)
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return owner if isinstance(owner, dict) else {}
+
+
 def _remove_stale(lock: Path, state: State) -> None:
     """Remove the lock of a dead process; if another one has this name by now, restore it."""
-    # The name is short even if the goal's is long.
-    aside = lock.with_name(f".mdio-turn-{os.getpid()}-{os.urandom(4).hex()}")
+    aside = _unique_path(lock)
     try:
         lock.rename(aside)
     except FileNotFoundError:
         return
-    with contextlib.suppress(OSError):
-        if state_at(aside) != state:
+    if state_at(aside) != state:
+        with contextlib.suppress(OSError):
             os.link(aside, lock)
-        aside.unlink()
+    _try_remove(aside)
