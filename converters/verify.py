@@ -347,8 +347,9 @@ class Checks:
 
     def items(self, n_pieces: int) -> Iterator[Item]:
         """Yield the work, for each layout and the comparison cut into `n_pieces` at most."""
-        n_frames = self.layouts[0].info.n_frames
-        n_blocks = math.ceil(n_frames / self.block_frames) if self.block_frames else 0
+        n_blocks = 0
+        if self.block_frames:
+            n_blocks = math.ceil(self.layouts[0].info.n_frames / self.block_frames)
         for number, count in (*enumerate(self.n_units), (-1, n_blocks)):
             n_runs = min(n_pieces, count)
             edges = [count * k // n_runs for k in range(n_runs + 1)] if n_runs else []

@@ -189,7 +189,7 @@ def test_python(measured, tmp_path, adk):
     assert advice.bound == "compute"
     runs = advice.measurements.trial("as-is").runs
     assert min(run.t_comp_frame_s.low for run in runs) >= SLEEP_S
-    assert advice.rule.agrees
+    assert advice.rule.agrees == (advice.ratio > 100)  # the rule looks at the ratio alone
     assert advice.measurements.question.analysis.endswith(":slowly")
     assert "<table" in advice._repr_html_()
     assert repr(advice).startswith("<Advice: read the source as it is, ")
