@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,10 @@ from mdio.layouts.writer import (
 
 OWN_OPTIONS = {"fields", "verify", "layout", "cache", "cache_size", "path"}
 """Options of opening the references, which do not belong to the source."""
+MAX_NESTED = 16
+"""Most files of references in a row that refer to the next one."""
+_opening_paths: ContextVar[tuple[str, ...]] = ContextVar("_opening_paths", default=())
+"""Paths of the files of references that are being opened; each refers to the next."""
 FILE_START = b'{"version":1,"mdio":'
 """First bytes of mdio's files; readers of kerchunk skip the key ``mdio``."""
 
@@ -70,12 +75,26 @@ class RefsLayout(Layout):
         return self._manifest
 
     def _open(self) -> TrajectoryInfo:
+        paths = _opening_paths.get()
+        own_path = str(self.path.resolve())
+        if own_path in paths or len(paths) >= MAX_NESTED:
+            raise CorruptLayoutError(
+                f"{self.path}: refers to itself, through {len(paths)} files of references; make "
+                "them again from the trajectory"
+            )
+        token = _opening_paths.set((*paths, own_path))
+        try:
+            return self._open_source()
+        finally:
+            _opening_paths.reset(token)
+
+    def _open_source(self) -> TrajectoryInfo:
         self._manifest = manifest = self._read_manifest()
         stored_source = manifest["source"]
         source = to_path(stored_source["path"])
         current = fingerprint(source)
         for name in CONTENT_KEYS:
-            if current[name] != stored_source[name]:
+            if name in stored_source and current[name] != stored_source[name]:
                 raise SourceError(
                     f"{self.path}: points into {source}, which has changed (its "
                     f"{KEY_NAMES[name]} was {stored_source[name]}, now it is {current[name]}); "
@@ -117,16 +136,13 @@ class RefsLayout(Layout):
         manifest = references.get("mdio") if isinstance(references, dict) else None
         manifest = check_manifest(manifest, self.path)
         path, open_options = manifest["source"].get("path"), manifest["source"].get("opened", {})
-        # No file has its own fingerprint in it, so that no references lead back to themselves.
-        is_valid = manifest["source"].keys() >= set(CONTENT_KEYS)
-        is_valid = is_valid and isinstance(path, str) and bool(path) and "\0" not in path
+        is_valid = isinstance(path, str) and path and "\0" not in path
         is_valid = is_valid and isinstance(open_options, dict)
         is_valid = is_valid and all(isinstance(key, str) for key in open_options)
         if not is_valid or OWN_OPTIONS & open_options.keys():
             raise CorruptLayoutError(
                 f"{self.path}: its source is described as {str(manifest['source'])[:80]!r}, "
-                "expected its path, its fingerprint and options for opening it; make the "
-                "references again"
+                "expected a path and the options for opening it; make the references again"
             )
         return manifest
 

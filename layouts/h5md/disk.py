@@ -264,13 +264,14 @@ def check_written(
     """Open a file that was just made, and compare manifest and seal; raises OutputError."""
     with h5py.File(path, "r", locking="best-effort") as file:
         manifest = bytes(np.asarray(file[MANIFEST]).tobytes())
+    problem = None if crc32c(manifest) == manifest_crc32c else "manifest"
     try:
         with OpenFile(path, CorruptLayoutError) as opened:
             check_seal(opened, places, str(path), written)
-        if crc32c(manifest) != manifest_crc32c:
-            raise CorruptLayoutError("manifest")
     except CorruptLayoutError as error:
+        problem = str(error)
+    if problem is not None:
         raise OutputError(
-            f"{path}: the file does not hold what was written ({error}); check the disk and "
+            f"{path}: the file does not hold what was written ({problem}); check the disk and "
             "convert again"
-        ) from error
+        )

@@ -25,7 +25,7 @@ from mdio.core.errors import BlockError, PlanError
 from mdio.core.signals import FORWARD_S, raise_received_signal
 from mdio.parallel.executors import Executor, item_error, with_prefetch
 from mdio.parallel.pool import picklable
-from mdio.parallel.ranks import SMALL_NBYTES, RankRun, WorkQueue, abort
+from mdio.parallel.ranks import GRACE_S, SMALL_NBYTES, RankRun, WorkQueue, abort
 from mdio.parallel.sleeping import Nap, allgather, bcast, duplicate
 
 Item = TypeVar("Item")
@@ -68,7 +68,7 @@ class MPIExecutor(Executor):
     takes_at_once = True
     ranks = property(lambda self: self)
 
-    def __init__(self, comm: Any, *, to_all: bool = True, grace_s: float = 5.0) -> None:
+    def __init__(self, comm: Any, *, to_all: bool = True, grace_s: float = GRACE_S) -> None:
         self._comm, self._exit_comm = duplicate(comm), duplicate(comm)
         self.to_all = to_all
         """Whether all ranks get all results."""

@@ -38,6 +38,7 @@ from mdio.core.files.marks import (
     is_own,
     is_own_record,
     open_regular,
+    read_json,
     try_lock,
 )
 from mdio.core.files.store import store_at
@@ -380,7 +381,6 @@ STALE_S = 60.0
 """Age at which the lock of an unknown process is removed; changing names takes far less."""
 MAX_WAIT_S = 600.0
 """How long a process waits for others at most."""
-MAX_OWNER_NBYTES = 4096
 
 State = tuple[Any, ...]
 
@@ -440,7 +440,7 @@ def remove_dead_turn(goal: Path) -> None:
         if _is_abandoned(temporary):
             temporary.unlink(missing_ok=True)
     state = state_at(lock)
-    if state is not None and _is_dead(_read_owner(lock)):
+    if state is not None and _is_dead(read_json(lock)):
         _remove_stale(lock, state)
 
 
@@ -473,7 +473,7 @@ def _acquire(lock: Path, goal: Path) -> int:
         now_s = time.monotonic()
         if state != last_state:
             last_state, changed_s = state, now_s
-        owner = _read_owner(lock)
+        owner = read_json(lock)
         if _is_dead(owner) or now_s - changed_s > STALE_S:
             _remove_stale(lock, state)
         elif now_s - began_s > MAX_WAIT_S:
@@ -533,7 +533,7 @@ def _host_hash() -> str:
 
 def _is_abandoned(temporary: Path) -> bool:
     """Return whether the process that made a temporary lock file has ended."""
-    owner = _read_owner(temporary)
+    owner = read_json(temporary)
     if owner:
         return _is_dead(owner)
     *_, host, pid, _ = ("", "", *temporary.name.split("-"))
@@ -552,19 +552,6 @@ def _create_owned(path: Path) -> int:
         return os.fstat(fd).st_ino
     finally:
         os.close(fd)
-
-
-def _read_owner(lock: Path) -> dict[str, Any]:
-    """Return what identifies the process of a lock file; empty if it cannot be read."""
-    try:
-        fd = os.open(lock, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
-        try:
-            owner = json.loads(os.read(fd, MAX_OWNER_NBYTES))
-        finally:
-            os.close(fd)
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return owner if isinstance(owner, dict) else {}
 
 
 def _remove_stale(lock: Path, state: State) -> None:
