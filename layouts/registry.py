@@ -171,7 +171,10 @@ def members_at(cls: type[Layout], path: Path) -> dict[str, Path]:
     """Return the paths of the trajectories of an ensemble at `path`, by label."""
     if cls.facts.members is None or not store_at(path).holds_ensembles:
         return {}
-    return cast(dict[str, Path], load_class(cls.facts.members)(path))
+    try:
+        return cast(dict[str, Path], load_class(cls.facts.members)(path))
+    except OSError as error:
+        raise (named_read_error(path, error) or error) from error
 
 
 def layout_name_for_output(

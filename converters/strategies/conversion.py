@@ -38,7 +38,7 @@ from mdio.core.files.journal import (
     unfinished_in,
 )
 from mdio.core.files.publish import link_target, output_errors, publish
-from mdio.core.files.replacing import drop_unfinished
+from mdio.core.files.replacing import drop_unfinished, tidy
 from mdio.core.files.store import store_at
 from mdio.core.files.turns import (
     TEMPORARY,
@@ -126,6 +126,7 @@ class Conversion:
 
         def begin() -> Any:
             nonlocal start_s, n_resumed
+            self._restore_former()
             meta = self.job.meta()
             identity = self._identity(meta)
             if self.appended is not None:
@@ -257,8 +258,16 @@ class Conversion:
             meta, self.plan, self.choice.files, self.job.universe_crc32c
         )
 
+    def _restore_former(self) -> None:
+        """Undo what a killed run has done to names by half, before topologies get theirs."""
+        goal = self.out.absolute()
+        if store_at(goal).has_folders and goal.parent.is_dir():
+            with output_errors(goal):
+                tidy([goal])
+
     def _find_complete(self) -> ConvertResult | None:
         """Return the result if the output is complete; unfinished copies of it are removed then."""
+        self._restore_former()
         result = find_complete(self.job, self.plan, copies=self.copies)
         path = link_target(self.out).absolute() if store_at(self.out).has_folders else None
         if isinstance(result, str):

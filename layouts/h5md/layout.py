@@ -69,11 +69,11 @@ def written_by_mdio(path: str | PathLike[str]) -> bool:
 
 def _manifest_at(path: Path) -> dict[str, Any]:
     """Return the manifest of a file or an ensemble of mdio; empty for anything else."""
-    if path.is_dir():
-        return manifest_in(path) or {}
     from mdio.layouts.h5md.io import manifest_text
 
     try:
+        if path.is_dir():
+            return manifest_in(path) or {}
         with open_hdf5(path) as file:
             manifest = json.loads(manifest_text(file, path))
     except (OSError, LookupError, RuntimeError, ValueError, TypeError, AttributeError):

@@ -136,7 +136,7 @@ def follow(
         fractions = frame @ np.linalg.inv(cell)
         if known:
             moved = np.nan_to_num(fractions - last, posinf=0, neginf=0)
-            moved = np.rint(moved) if is_reduced(cell) else nearest_images(moved @ cell, cell)[0]
+            moved = nearest_images(moved @ cell, cell)[0]
             shifts += np.where(np.abs(moved) < 1e9, moved, 0).astype(np.int32)
         last[:] = fractions
         known = True
@@ -172,16 +172,6 @@ def nearest_images(
         images[unfinished] = vectors[unfinished] - multiples[unfinished] @ cell
         squares[unfinished] = np.einsum("nc,nc->n", images[unfinished], images[unfinished])
     return multiples, squares
-
-
-def is_reduced(cell: NDArray[np.float64]) -> bool:
-    """Return whether the vectors of a cell are as short as those of its lattice can be."""
-    if np.array_equal(cell, np.diag(cell.diagonal())):
-        return True
-    squares, reduced_squares = (
-        np.sort((vectors**2).sum(axis=1)) for vectors in (cell, _reduce(cell) @ cell)
-    )
-    return bool((reduced_squares >= squares * (1 - 1e-5)).all())
 
 
 def _reduce(cell: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -1,4 +1,4 @@
-"""Kill a conversion in the place of each call of its publication: the target is never missing.
+"""Kill a conversion in the place of each call of its publication: nothing is missing or mixed.
 
     python tests/trust/between_calls.py
 
@@ -20,6 +20,7 @@ import traceback
 from collections import Counter
 from pathlib import Path
 
+import kills
 import shim
 from kills import DCD, PSF
 
@@ -35,8 +36,13 @@ CASES = {
     "a file with a topology over one": ("file", "topology"),
     "a file appended to": ("file", None),
     "an ensemble, the first": (None, "ensemble"),
+    "a tree with a topology over one": ("group", "group"),
+    "a tree with a topology, the first": (None, "group"),
+    "a tree with a topology, again": ("group", "again"),
 }
-"""How the former output is made, and the new one; None is no output, and appending."""
+"""How the former output is made, and the new one; None is no output, and appending; after "again",
+the next conversion is the same as the killed one."""
+GROUP = kills.CASES["zarr, group"][1]
 KILLED = 5
 """To shim.c: kill the process."""
 
@@ -59,6 +65,8 @@ def convert(out: Path, kind: str | None, n_frames: int) -> None:
     storage = mdio.Storage(chunk_frames=4)
     if kind is None:
         mdio.append(DCD, out)
+    elif out.suffix == ".zarr":
+        kills.convert(out, GROUP, n_frames)
     elif kind == "ensemble":
         mdio.convert_ensemble({"x": DCD}, out, stop=n_frames, force=True, storage=storage)
     else:
@@ -67,6 +75,8 @@ def convert(out: Path, kind: str | None, n_frames: int) -> None:
 
 
 def n_frames_in(out: Path) -> int:
+    if out.suffix == ".zarr":
+        return kills.look(out, GROUP)
     (path,) = (ensemble_members(out) or {"": out}).values()
     assert mdio.verify(path).ok
     with mdio.open(path) as layout:
@@ -105,11 +115,14 @@ def one_kill(out: Path, case: str, nth: int) -> str | None:
         found = n_frames_in(out)
     new = N_FRAMES if kind is None else NEW
     allowed = {new, OLD if former is not None else None}
+    if kind in ("group", "again"):
+        allowed.add(None)
     assert found in allowed, f"{found} frames, expected one of {allowed}"
-    assert in_child(lambda: convert(out, "ensemble", LATER)) == 0, "the next conversion failed"
-    names = {path.name for path in out.parent.iterdir()} - {"a.top.pdb"}
+    later = NEW if kind == "again" else LATER
+    assert in_child(lambda: convert(out, "ensemble", later)) == 0, "the next conversion failed"
+    names = {path.name for path in out.parent.iterdir()} - {"a.top.pdb", "a.ca.top.pdb"}
     assert names == {out.name}, names
-    assert n_frames_in(out) == LATER
+    assert n_frames_in(out) == later
     if not os.WIFSIGNALED(status):
         return None
     return {OLD: "former", new: "new", None: "none yet"}[found]
@@ -121,20 +134,22 @@ def main() -> int:
     failures = []
     with tempfile.TemporaryDirectory() as base:
         for case in CASES:
-            begin(Path(base, case, "a.h5md"), case)
+            name = "a.zarr" if CASES[case][1] in ("group", "again") else "a.h5md"
+            begin(Path(base, case, name), case)
             nth, found = 0, ""
             while found is not None:
                 folder = Path(base, "now")
                 shutil.copytree(Path(base, case), folder)
                 try:
-                    found = one_kill(folder / "a.h5md", case, nth)
+                    found = one_kill(folder / name, case, nth)
                 except Exception as error:
                     failures.append(f"{case}, call {nth}: {error!r}"[:500])
                     found = None
                 if found is not None:
                     seen[f"{case}: {found}"] += 1
                 shutil.rmtree(folder)
-                nth += 1
+                # The many files of a former tree are removed one by one: not after each.
+                nth += 13 if found == "new" and name == "a.zarr" else 1
     print(json.dumps({"found": dict(seen), "failures": failures}, indent=1))
     return 1 if failures else 0
 

@@ -22,6 +22,7 @@ import contextlib
 import ctypes
 import errno
 import os
+import shutil
 import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -226,13 +227,42 @@ def _replace_in_steps(
         remove(claim.name(path, "old"))
 
 
+def _restore(source: Path, target: Path) -> None:
+    """Give `source` the name `target`, which is free: by a rename, else by links or copies."""
+    try:
+        _rename_to_free(source, target)
+    except OSError as error:
+        if isinstance(error, OutputError) or os.path.lexists(target):
+            raise
+        try:
+            if _is_folder(source):
+                shutil.copytree(source, target, symlinks=True, copy_function=_link)
+            else:
+                _link(source, target)
+            for folder in (*target.rglob("**"), target.parent):
+                flush(folder)
+        except OSError:  # shutil.Error is one
+            remove(target)
+            raise
+        remove(source)
+
+
+def _link(source: str | Path, target: str | Path) -> None:
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except OSError:
+        shutil.copy2(source, target, follow_symlinks=False)
+        if not Path(target).is_symlink():
+            flush(Path(target))
+
+
 def _undo(owner: Claim | Leftover, folder: Path, plan: Mapping[str, Any]) -> None:
     """Undo the steps of a plan that were taken, the last one first."""
     goal = folder / plan["goal"]
     for name, identity in reversed(plan["new"].items()):
         path = folder / name
         if is_identical(path, identity):
-            _rename_to_free(path, owner.name(path))
+            _restore(path, owner.name(path))
     for path in [folder / name for name in plan["aside"] if name != goal.name]:
         old = owner.name(path, "old")
         if not os.path.lexists(old):
@@ -240,11 +270,11 @@ def _undo(owner: Claim | Leftover, folder: Path, plan: Mapping[str, Any]) -> Non
         if os.path.lexists(path):  # somebody has created it since
             remove(old)
         else:
-            _rename_to_free(old, path)
+            _restore(old, path)
     flush(folder)
     old = owner.name(goal, "old")
     if os.path.lexists(old):
-        _rename_to_free(old, goal)
+        _restore(old, goal)
         flush(folder)
 
 

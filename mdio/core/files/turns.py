@@ -204,6 +204,7 @@ class Leftover:
     journals: list[str]
     """Names of the targets that have a journal."""
     lock: Path
+    """It may not exist: after a power cut."""
     plan: dict[str, Any] | None
     """The plan written by `Claim.record`."""
 
@@ -221,11 +222,13 @@ def leftovers(targets: Sequence[Path]) -> Iterator[Leftover]:
     folder = targets[0].parent
     names = {target.name for target in targets}
     deadline = time.monotonic() + DYING_S
-    for owner, all_traces in _traces_by_owner(folder).items():
-        lock = next((trace for trace in all_traces if trace["ending"] == "lock"), None)
-        if lock is None:  # it is just being made, and this listing has missed it
-            continue
-        goal = lock["name"]
+    groups = _traces_by_owner(folder)
+    if not all(map(_lock_of, groups.values())):
+        # One listing may miss a lock that is just being made; not two.
+        groups = _traces_by_owner(folder)
+    for owner, all_traces in groups.items():
+        lock = _lock_of(all_traces)
+        goal = lock["name"] if lock else min((trace["name"] for trace in all_traces), key=len)
         traces = [trace for trace in all_traces if is_built_for(goal, trace["name"])]
         if owner in _claimed or names.isdisjoint(trace["name"] for trace in traces):
             continue
@@ -233,8 +236,12 @@ def leftovers(targets: Sequence[Path]) -> Iterator[Leftover]:
             [trace["name"] for trace in traces if trace["ending"] == ending]
             for ending in ("tmp", "old", "journal")
         )
-        is_local = lock["host"] == host_name()
-        lock_path = folder / lock.string
+        is_local = all_traces[0]["host"] == host_name()
+        lock_path = _trace(folder / goal, owner, "lock")
+        if lock is None:  # a power cut may keep a temporary without its lock
+            if is_local and not is_running(int(all_traces[0]["pid"])):
+                yield Leftover(folder, owner, temporaries, aside, journals, lock_path, None)
+            continue
         try:
             fd = open_regular(lock_path, os.O_RDWR | os.O_NOFOLLOW)
         except OSError:  # its process has ended meanwhile, or is another user's
@@ -309,6 +316,10 @@ def _is_quiet(folder: Path, traces: Sequence[re.Match[str]]) -> bool:
     with contextlib.suppress(OSError):
         return all(time.time() - path.stat().st_mtime > QUIET_S for path in journals)
     return False
+
+
+def _lock_of(traces: Sequence[re.Match[str]]) -> re.Match[str] | None:
+    return next((trace for trace in traces if trace["ending"] == "lock"), None)
 
 
 def _lock_entries(fd: int) -> list[dict[str, Any]]:

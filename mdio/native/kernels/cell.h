@@ -42,7 +42,7 @@ public:
         double x[3] = {apart[0] - n[0] * xx - n[1] * yx - n[2] * zx,
                        apart[1] - n[1] * yy - n[2] * zy, apart[2] - n[2] * zz};
         double least = x[0] * x[0] + x[1] * x[1] + x[2] * x[2];
-        if ((yx == 0 && zx == 0 && zy == 0) || !(least > sure_)) return least;
+        if (!is_skewed() || !(least > sure_)) return least;
         look_around();
         while (true) {  // until no step makes it shorter
             const Step* best = nullptr;
@@ -58,13 +58,7 @@ public:
         }
     }
 
-    // Whether the three are as short as vectors of this lattice can be: then rounding fractions
-    // gives no image that is much longer than the nearest.
-    bool is_reduced() {
-        if (yx == 0 && zx == 0 && zy == 0) return true;
-        look_around();
-        return is_reduced_;
-    }
+    bool is_skewed() const { return yx != 0 || zx != 0 || zy != 0; }
 
     const double xx, yx, yy, zx, zy, zz;
 
@@ -92,7 +86,6 @@ private:
         if (is_known_) return;
         is_known_ = true;
         Step one{{1, 0, 0}, {xx, 0, 0}}, two{{0, 1, 0}, {yx, yy, 0}}, three{{0, 0, 1}, {zx, zy, zz}};
-        double before[3] = {square(one), square(two), square(three)};
         for (int round = 0; round < MANY; ++round) {
             sort(one, two, three);
             for (int inner = 0; inner < MANY; ++inner) {
@@ -115,10 +108,6 @@ private:
             three = shortest;
             if (square(three) >= square(two) * (1 - ROUNDING)) break;
         }
-        double after[3] = {square(one), square(two), square(three)};
-        std::sort(before, before + 3);
-        std::sort(after, after + 3);
-        for (int c = 0; c < 3; ++c) is_reduced_ = is_reduced_ && after[c] >= before[c] * (1 - 1e-5);
         Step* to = around_;
         for (int c = -1; c <= 1; ++c)
             for (int b = -1; b <= 1; ++b)
@@ -137,7 +126,7 @@ private:
 
     const double per_x_, per_y_, per_z_;
     double sure_;
-    bool is_known_ = false, is_reduced_ = true;
+    bool is_known_ = false;
     Step around_[26] = {};
 };
 

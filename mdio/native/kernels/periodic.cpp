@@ -101,7 +101,10 @@ bool are_single(const Molecules& molecules, int64_t first, int64_t last) {
 void jump(Cell& cell, double* moved) {
     const double way[3] = {moved[0] * cell.xx + moved[1] * cell.yx + moved[2] * cell.zx,
                            moved[1] * cell.yy + moved[2] * cell.zy, moved[2] * cell.zz};
-    cell.nearest(way, moved);
+    if (cell.is_nearest(way))  // which the fractions of a skewed cell do not tell
+        moved[0] = moved[1] = moved[2] = 0;
+    else
+        cell.nearest(way, moved);
 }
 
 // A molecule that is to join the others, and how far it is from the nearest of those.
@@ -236,7 +239,7 @@ void follow(const Output& positions, int64_t n_frames, const double* vectors, do
     for (int64_t frame = 0; frame < n_frames; ++frame) {
         char* data = positions.data + frame * positions.stride;
         Cell cell(vectors + 9 * frame);
-        const bool by_fractions = cell.is_reduced();  // as others do
+        const bool is_skewed = cell.is_skewed();
         double* before = last;
         int32_t* shift = shifts;
         for (int64_t atom = 0; atom < positions.n_atoms; ++atom, before += 3, shift += 3) {
@@ -250,7 +253,7 @@ void follow(const Output& positions, int64_t n_frames, const double* vectors, do
                 moved[c] = f[c] - before[c];
                 before[c] = f[c];
             }
-            if (known && !by_fractions) jump(cell, moved);
+            if (known && is_skewed) jump(cell, moved);
             for (int c = 0; known && c < 3; ++c)  // what is not a number has not jumped
                 if (std::fabs(moved[c]) >= 0.5 && std::fabs(moved[c]) < 1e9)
                     shift[c] += int32_t(std::rint(moved[c]));

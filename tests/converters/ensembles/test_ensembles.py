@@ -1,6 +1,7 @@
 """Trajectories side by side in one output: written, opened, analysed, written as files again."""
 
 import errno
+import itertools
 import json
 import os
 import shutil
@@ -348,6 +349,23 @@ def test_what_cannot_be_looked_at_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "is_dir", fail)
     with pytest.raises(SourceError, match=r"a\.zarr: cannot be read \(Stale file handle\)"):
         ensemble_members(tmp_path / "a.zarr")
+
+
+def test_a_file_that_can_no_longer_be_looked_at_is_named(tmp_path, monkeypatch):
+    mdio.convert(DCD, tmp_path / "a.h5md", stop=2)
+    is_dir = Path.is_dir
+
+    def fail_later(path):
+        if path.suffix == ".h5md" and next(n_left) <= 0:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return is_dir(path)
+
+    for n_before in range(4):
+        n_left = itertools.count(n_before, -1)
+        with monkeypatch.context() as broken:
+            broken.setattr(Path, "is_dir", fail_later)
+            with pytest.raises(SourceError, match=r"a\.h5md: cannot be "):
+                mdio.open(tmp_path / "a.h5md")
 
 
 def test_an_ensemble_of_an_older_version(tmp_path):

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from test_publish import dead_pid, entries, make_folder
@@ -99,18 +100,48 @@ def test_what_cannot_be_put_back_comes_back_later(
     target, top = tmp_path / "a.zarr", tmp_path / "a.top.pdb"
     make_folder(target, "old")
     top.write_text("old")
+    refused = Mock(side_effect=OSError(errno.EROFS, "broken disk"))
     for nth in range(1, 4):
         with (
+            monkeypatch.context() as broken,
             pytest.raises(OutputError, match=r"a\.zarr\.mdio-.*\.old, and is restored"),
             failing(monkeypatch, nth, ever_after=True),
             publish(target, force=True, companions=[top]) as temporary,
         ):
             make_folder(temporary, "new")
             temporary_for(top, temporary).write_text("new")
+            broken.setattr(replacing, "_link", refused)
         assert not target.exists()
         with pytest.raises(OutputError, match="exists already"), publish(target):
             pass
         assert (data_of(target), top.read_text()) == ("old", "old")
+        assert entries(tmp_path) == ["a.top.pdb", "a.zarr"]
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_where_no_rename_works_any_more_the_former_output_is_linked_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool
+) -> None:
+    target, top = tmp_path / "a.zarr", tmp_path / "a.top.pdb"
+    make_folder(target, "old")
+    top.write_text("old")
+    (target / "000" / "link").symlink_to("data")
+    mtime_ns = target.stat().st_mtime_ns
+    for nth in range(1, 4):
+        with (
+            monkeypatch.context() as broken,
+            pytest.raises(OSError, match="broken disk"),
+            failing(monkeypatch, nth, ever_after=True) as changed,
+            publish(target, force=True, companions=[top]) as temporary,
+        ):
+            make_folder(temporary, "new")
+            temporary_for(top, temporary).write_text("new")
+            if not links:
+                broken.setattr(os, "link", Mock(side_effect=OSError(errno.EPERM, "no links")))
+        assert len(changed) > nth
+        assert (data_of(target), top.read_text()) == ("old", "old")
+        assert (target / "000" / "link").readlink() == Path("data")
+        assert target.stat().st_mtime_ns == mtime_ns
         assert entries(tmp_path) == ["a.top.pdb", "a.zarr"]
 
 
@@ -215,6 +246,22 @@ def test_all_is_on_disk_before_anything_former_is_removed(
 
 
 # What is left by others.
+
+
+def test_a_power_cut_keeps_temporaries_without_their_locks(tmp_path: Path) -> None:
+    target = tmp_path / "a.xtc"
+    dead = tmp_path / f".a.xtc.mdio-{HOST}-{dead_pid()}-0123abcd"
+    make_folder(dead.with_name(f"{dead.name}.tmp"), "half")
+    dead.with_name(f"{dead.name}.journal").write_text("not flushed")
+    alive = tmp_path / f".a.xtc.mdio-{HOST}-{os.getppid()}-0123abcd.tmp"
+    alive.write_text("someone is at work")
+    elsewhere = tmp_path / f".a.xtc.mdio-not{HOST[:20]}-1-0123abcd.tmp"
+    elsewhere.write_text("who knows")
+    other = tmp_path / f".b.xtc.mdio-{HOST}-{dead_pid()}-0123abcd.tmp"
+    other.write_text("not ours to touch")
+    with publish(target, force=True) as temporary:
+        temporary.write_text("new")
+    assert {alive.name, elsewhere.name, other.name, "a.xtc"} == set(entries(tmp_path))
 
 
 def test_a_process_that_waits_to_be_reaped_is_dead() -> None:
