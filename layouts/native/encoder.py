@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from mdio.core.errors import PlanError
 from mdio.core.files.reading import OpenFile
-from mdio.core.frames import FrameBlock, TrajectoryInfo
+from mdio.core.frames import FrameBlock, Scratch, TrajectoryInfo
 from mdio.core.kernels import crc32c
 from mdio.core.xtc import UNCOMPRESSED_ATOMS
 from mdio.layouts.native import NATIVE_FORMATS
@@ -162,26 +162,15 @@ def is_stored(record: PieceRecord, frame_nbytes: int | None, path: Path, offset:
     return True
 
 
-class EncodingBuffer:
-    """Memory for encoded frames that is kept from piece to piece, and left behind by pickling.
+_scratch = Scratch()
 
-    Fresh memory for every piece would be cleared by the system first, a page at a time.
-    """
 
-    def __init__(self) -> None:
-        self._bytes = np.empty(0, np.uint8)
-
-    def encode(self, encoder: Encoder, block: FrameBlock) -> Bytes:
-        """Return ``encoder.encode(block)``, where frames have one size until the next call."""
-        if encoder.frame_nbytes is None:
-            return encoder.encode(block)
-        nbytes = block.n_frames * encoder.frame_nbytes
-        if self._bytes.nbytes < nbytes:
-            self._bytes = np.empty(nbytes, np.uint8)
-        return encoder.encode(block, self._bytes[:nbytes])
-
-    def __reduce__(self) -> tuple[type[EncodingBuffer], tuple[()]]:
-        return EncodingBuffer, ()
+def encode_frames(encoder: Encoder, block: FrameBlock) -> Bytes:
+    """Return ``encoder.encode(block)``; frames of one size are valid until the next call."""
+    if encoder.frame_nbytes is None:
+        return encoder.encode(block)
+    nbytes = block.n_frames * encoder.frame_nbytes
+    return encoder.encode(block, _scratch.buffer("frames", nbytes))
 
 
 def encoder_of(format_name: str, plan: LayoutPlan) -> Encoder:

@@ -13,7 +13,7 @@ import itertools
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import add
@@ -23,6 +23,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from mdio.core.errors import SourceError
 from mdio.core.files.in_flight import ByteRange, in_flight
 from mdio.core.files.index import FrameIndex, load_index
 from mdio.core.files.piece_sums import PieceSums
@@ -319,6 +320,8 @@ class ScannedLayout(IndexedLayout):
 
     check_frames: ClassVar[staticmethod[[NDArray[np.uint8], range, FrameTable, int], None]]
     """Its `mdio.layouts.tables.FrameCheck`."""
+    header_nbytes: ClassVar[int]
+    """Bytes at the beginning of a frame that give its size."""
 
     def tables(self) -> Tables:
         edges = np.append(self.index.offsets, np.int64(self.index.end))
@@ -341,6 +344,21 @@ class ScannedLayout(IndexedLayout):
     def marks(cls, path: Path) -> FrameMarks:
         """Return the marks with which frames of a file begin, from its first frame."""
 
+    @abstractmethod
+    def _parse_header(self, raw: bytes, frame: int) -> Any:
+        """Return the header of a frame, with `nbytes` of the frame; raises SourceError."""
+
+    def _header(self, frame: int) -> Any:
+        raw = self._file.read(int(self._index.offsets[frame]), self.header_nbytes)
+        return self._parse_header(raw, frame)
+
+    def _headers(self, frames: Sequence[int]) -> Iterator[Any]:
+        """Yield the headers of ascending frames; damaged ones are reported when they are read."""
+        heads = self._file.heads(self._index.offsets[list(frames)].tolist(), self.header_nbytes)
+        for frame, raw in zip(frames, heads, strict=True):
+            with suppress(SourceError):
+                yield self._parse_header(raw, frame)
+
     def _find_frames(self, n_atoms: int, scan: Callable[[Path], FrameIndex]) -> None:
         """Find the frames: by checksums, around damage, or by the stored index."""
         sums, self._intact_frames = self.options.get("sums"), None
@@ -357,6 +375,10 @@ class ScannedLayout(IndexedLayout):
             self._index = sums.index(n_atoms)
         # The file may have grown since it was opened.
         self._file.nbytes = max(self._file.nbytes, self._index.end)
+        last = self._index.n_frames - 1
+        if self._index.frame_nbytes[last] != self._header(last).nbytes:
+            # An index of MDAnalysis may end at damage, or where the file is cut: scan it.
+            self._index = scan(self.path)
 
     @property
     def _readable_frames(self) -> Sequence[int]:

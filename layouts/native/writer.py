@@ -27,7 +27,7 @@ from mdio.core.words import plural
 from mdio.layouts.native.encoder import (
     Bytes,
     Encoder,
-    EncodingBuffer,
+    encode_frames,
     encoder_of,
     is_stored,
     native_plan,
@@ -51,6 +51,7 @@ class FileWriter(LayoutWriter):
 
     container: ClassVar[str]
     facts = WriterFacts(resumes=True)
+    _handle_file: WrittenFile | None = None
 
     def __init__(self, path: Path, plan: LayoutPlan, meta: OutputMeta) -> None:
         super().__init__(path, plan, meta)
@@ -60,12 +61,10 @@ class FileWriter(LayoutWriter):
             parallel_store=self._encoder.frame_nbytes is not None,
             batch_frames=self._encoder.batch_frames,
         )
-        self._buffer = EncodingBuffer()
         self._columns: dict[int, tuple[NDArray[np.float64], NDArray[np.int64]]] = {}
         """Times and steps of stored pieces, by their first frame."""
         self._n_partly_periodic_boxes = 0
         """Frames whose box has no length along some axes."""
-        self._handle_file: WrittenFile | None = None
 
     def _encoder_for(self, plan: LayoutPlan) -> Encoder:
         return encoder_of(self.container, plan)
@@ -107,7 +106,7 @@ class FileWriter(LayoutWriter):
         return [EncodedChunk(str(start), data, [crc32c(data)])]
 
     def _encoded(self, start: int, block: FrameBlock) -> Bytes:  # noqa: ARG002
-        return self._buffer.encode(self._encoder, block)
+        return encode_frames(self._encoder, block)
 
     def store(self, item: EncodedChunk) -> None:
         with output_errors(self.path):
@@ -148,8 +147,8 @@ class FileWriter(LayoutWriter):
             self._handle_file = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave the open file and what only the owner needs behind."""
-        return {**self.__dict__, "_columns": {}, "_handle_file": None}
+        """Leave behind what only the owner needs."""
+        return {**super().__getstate__(), "_columns": {}}
 
 
 class DCDFileWriter(FileWriter):
@@ -181,6 +180,8 @@ class NCDFFileWriter(FileWriter):
 class AppendingFileWriter(FileWriter):
     """Frames of any size: their owner appends them, unless they have one size."""
 
+    _handle_spool: IO[bytes] | None = None
+
     def __init__(self, path: Path, plan: LayoutPlan, meta: OutputMeta) -> None:
         super().__init__(path, plan, meta)
         self._starts_to_append = deque(start for start, _ in plan.write_tasks())
@@ -188,7 +189,6 @@ class AppendingFileWriter(FileWriter):
         self._nbytes = 0
         self._waiting: dict[int, memoryview] = {}
         self._spooled: dict[int, tuple[int, int]] = {}
-        self._handle_spool: IO[bytes] | None = None
         self._offsets: dict[int, int] = {}
         """Offsets at which pieces were appended, by their first frame."""
         self._unsettled: list[PieceRecord] = []
@@ -272,7 +272,7 @@ class AppendingFileWriter(FileWriter):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave waiting pieces behind, too: only the owner stores."""
-        return {**super().__getstate__(), "_waiting": {}, "_spooled": {}, "_handle_spool": None}
+        return {**super().__getstate__(), "_waiting": {}, "_spooled": {}}
 
 
 class XTCFileWriter(AppendingFileWriter):

@@ -23,8 +23,8 @@ from mdio.layouts.manifest import build_manifest
 from mdio.layouts.native import NATIVE_FORMATS
 from mdio.layouts.native.encoder import (
     Encoder,
-    EncodingBuffer,
     batch_checksums,
+    encode_frames,
     encoder_of,
     is_stored,
     native_plan,
@@ -117,7 +117,6 @@ class SegmentsWriter(LayoutWriter):
         self.container = plan.container
         self._encoder = encoder_of(plan.container, plan)
         self.facts = self.facts._replace(batch_frames=self._encoder.batch_frames)
-        self._buffer_for_encoding = EncodingBuffer()
         self._first_frames = np.cumsum((0, *plan.segment_frames)).tolist()
         self._records: dict[int, dict[int, PieceRecord]] = {}
         """By segment and first frame, of pieces of segments that are not complete."""
@@ -199,7 +198,7 @@ class SegmentsWriter(LayoutWriter):
 
     def encode(self, start: int, block: FrameBlock) -> list[EncodedChunk]:
         """Return the bytes of these frames; the key is the number of the first frame."""
-        data = self._buffer_for_encoding.encode(self._encoder, block)
+        data = encode_frames(self._encoder, block)
         edges = piece_edges(self._encoder.offsets(data), NATIVE_FORMATS[self.container].head_nbytes)
         sums = crc32c_pieces(data, edges)
         crcs = [crc32c_joined(sums, edges), *sums.tolist()]
