@@ -109,6 +109,8 @@ class MDTrajLayout(Layout):
         if "time" in self._columns and self.options.get("dt") is not None:
             raise redundant_option_error(self.path, "dt")
         times = self._times(0, min(2, n_frames))
+        counted_in = None if "time" in self._columns else "frames"
+        assumed = made_up("the file", self.options, times=counted_in, lengths=False)
         coordinates = self._arrays["positions"]
         chunks = coordinates.chunks
         return TrajectoryInfo(
@@ -124,16 +126,7 @@ class MDTrajLayout(Layout):
             chunk_frames=int(chunks[0]) if chunks and chunks[0] > 1 else None,
             compression=coordinates.compression,
             nbytes=self.path.stat().st_size,
-            flaws=Flaws(
-                made_up=tuple(
-                    made_up(
-                        "the file",
-                        self.options,
-                        times=None if "time" in self._columns else "frames",
-                        lengths=False,
-                    )
-                )
-            ),
+            flaws=Flaws(made_up=tuple(assumed)),
         )
 
     def _factor(self, name: str) -> float:
@@ -168,8 +161,6 @@ class MDTrajLayout(Layout):
             block.step[...] = np.arange(start, stop)
             block.box[...] = self._boxes(start, stop)
             for field, out in block.present().items() if block.n_atoms else ():
-                if field not in self._arrays:
-                    raise SourceError(f"{self.path}: there are no {field} in it; leave them out")
                 self._datasets.read(field, self._arrays[field], start, stop, atoms, out)
                 out *= np.float32(self._factors[ARRAYS[field]])
 

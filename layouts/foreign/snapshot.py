@@ -158,8 +158,3 @@ class ForeignFrames(ABC):
     def close(self) -> None:
         if self._handle is not None:
             self._handle.close()
-
-
-def one_line(error: BaseException) -> str:
-    """Return the text of an error for a message."""
-    return " ".join(str(error).split())[:200] or type(error).__name__

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.boxes import boxes_from_vectors
-from mdio.core.errors import FOREIGN_ERRORS, MdioError, PlanError, SourceError
+from mdio.core.errors import FOREIGN_ERRORS, MdioError, PlanError, SourceError, one_line
 from mdio.core.frames import ELEMENTS, FIELDS, AtomIndices, Flaws, FrameBlock, TrajectoryInfo
 from mdio.layouts.base import TIMES_MADE_UP, TIMES_MADE_UP_NOT_STEPS
 from mdio.layouts.foreign.units import UNITS_OF_PROGRAMS, factor_of
@@ -206,8 +206,7 @@ def as_source_error(path: Path, problem: str) -> Iterator[None]:
     except MdioError:
         raise
     except Exception as error:  # codecs have errors of their own, of many kinds
-        text = " ".join(str(error).split()) or type(error).__name__
-        raise SourceError(f"{path}: {problem} ({text})") from error
+        raise SourceError(f"{path}: {problem} ({one_line(error)})") from error
 
 
 class ForeignTrajectory(ABC):
@@ -437,8 +436,6 @@ class ForeignTrajectory(ABC):
             if atoms is not None and not atoms.size:
                 return
             for field, out in block.present().items():
-                if field not in self._values:
-                    raise SourceError(f"{self.path}: there are no {field} in it; leave them out")
                 first, last, has_row = self._sampling.rows(field, start, stop)
                 rows, frames = out, np.arange(start, stop)
                 if has_row is not None:

@@ -16,7 +16,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from mdio.core.errors import FOREIGN_ERRORS, CorruptLayoutError, MdioError, SourceError
+from mdio.core.errors import FOREIGN_ERRORS, CorruptLayoutError, MdioError, SourceError, one_line
 from mdio.core.files.marks import (
     ENSEMBLE_MANIFEST,
     manifest_in,
@@ -154,9 +154,9 @@ class H5MDLayout(BackendLayout):
     def _damage(self, error: Exception, failure: str) -> CorruptLayoutError | None:
         if not isinstance(error, FOREIGN_ERRORS):
             return None
-        text = " ".join(str(error).split()) or type(error).__name__
         return CorruptLayoutError(
-            f"{self.path}: {failure} ({text}); the file is damaged: convert the source again"
+            f"{self.path}: {failure} ({one_line(error)}); the file is damaged: convert the source "
+            "again"
         )
 
     def _open_from_scratch(self) -> TrajectoryInfo:
@@ -172,7 +172,7 @@ class H5MDLayout(BackendLayout):
         except FOREIGN_ERRORS as error:
             raise SourceError(
                 f"{self.path}: not an HDF5 file, or a truncated one "
-                f"({' '.join(str(error).split())}); H5MD expected: "
+                f"({one_line(error)}); H5MD expected: "
                 + (
                     f"if nothing writes it any more, `h5clear -s {self.path}` (of HDF5's tools) "
                     "lets what was flushed be read, on a copy if in doubt"
@@ -203,6 +203,4 @@ class H5MDLayout(BackendLayout):
                 self._close()
             if isinstance(error, MdioError) or not isinstance(error, FOREIGN_ERRORS):
                 raise
-            raise SourceError(
-                f"{self.path}: cannot be read as H5MD ({' '.join(str(error).split())})"
-            ) from error
+            raise SourceError(f"{self.path}: cannot be read as H5MD ({one_line(error)})") from error

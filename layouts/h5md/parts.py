@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.blocks import runs_of_parts
-from mdio.core.errors import FOREIGN_ERRORS, CorruptLayoutError, MdioError
+from mdio.core.errors import FOREIGN_ERRORS, CorruptLayoutError, MdioError, one_line
 from mdio.core.files.in_flight import ByteRange
 from mdio.core.files.marks import parts_owner
 from mdio.core.files.reading import Handles
@@ -140,7 +140,7 @@ class JoinedFile(OwnFile):
             raise CorruptLayoutError(f"{error} ({part_text})") from error
         except FOREIGN_ERRORS as error:
             raise CorruptLayoutError(
-                f"{path}: missing, truncated or not an HDF5 file ({' '.join(str(error).split())}), "
+                f"{path}: missing, truncated or not an HDF5 file ({one_line(error)}), "
                 f"expected {part_text}; put it back, or convert the source again"
             ) from error
         manifest = opened.manifest

@@ -137,7 +137,7 @@ class H5MDWriter(LayoutWriter):
         self._chunk_places: list[ArrayPlaces] = []
         self.manifest_crc32c = 0
         """Checksum of the text of the manifest, once it is written."""
-        self._stored = {key: np.zeros(crcs.shape, np.bool_) for key, crcs in self._crcs.items()}
+        self._stored: set[int] = set()
 
     @classmethod
     def plan_for(cls, info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
@@ -268,10 +268,10 @@ class H5MDWriter(LayoutWriter):
                 self._handle.drain()
 
     def commit(self, record: PieceRecord) -> None:
+        self._stored.add(record.start)
         for chunk_key, crcs in record.crcs.items():
             key, (i, j) = split_key(chunk_key)
             self._crcs[key][i, j] = crcs[0]
-            self._stored[key][i, j] = True
             if key in self._pieces:
                 chunk_frames = self._arrays[key].chunk_frames
                 rows = self._pieces[key][i * chunk_frames : (i + 1) * chunk_frames, j]
@@ -283,23 +283,9 @@ class H5MDWriter(LayoutWriter):
             with as_output_error(self.path):
                 self._handle_file.flush()
 
-    def _check_all_chunks(self) -> None:
-        """Raise OutputError unless all chunks were stored."""
-        for (group, field), is_stored in self._stored.items():
-            if not is_stored.all():
-                i, j = (int(n) for n in np.argwhere(~is_stored)[0])
-                array = self._arrays[group, field]
-                first = i * array.chunk_frames
-                last = min(first + array.chunk_frames, self.plan.n_frames) - 1
-                raise OutputError(
-                    f"{self.path}: {int((~is_stored).sum())} of {is_stored.size} chunks of {field} "
-                    f"of {group} were not stored, the first that of frames {first} to {last}, "
-                    f"atoms from {j * array.chunk_atoms} on; convert again"
-                )
-
     def finish(self) -> None:
         """Add edges, checksums, the manifest and, last, the seal; flush and close."""
-        self._check_all_chunks()
+        self._check_complete(self._stored)
         with as_output_error(self.path):
             output = self._handle_file or OutputFile(self.path, "r+", self._written, libver=LIBVER)
             self._handle_file = output

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.errors import SourceError
+from mdio.core.errors import SourceError, one_line
 from mdio.core.files.fingerprint import read_head
 from mdio.core.files.marks import first_bytes, read_regular
 from mdio.core.frames import AtomIndices, FrameBlock, TrajectoryInfo
@@ -66,7 +66,7 @@ class RestartLayout(Layout):
                 raise
             raise SourceError(
                 f"{self.path}: cannot be read as a restart file of AMBER "
-                f"({' '.join(str(error).split())[:200]}); it may be truncated"
+                f"({one_line(error)[:200]}); it may be truncated"
             ) from error
         self._frame = frame
         nbytes = self.path.stat().st_size

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -374,30 +375,18 @@ class History(TextFormat):
         of a cell.
         """
         _, n_atoms, _, key = _header_integers(raw.split(b"\n", 1)[0])
-        n_vectors = self._n_vectors(raw)
+        begin, n_vectors = _first_atom(raw.splitlines())
         lines = text_lines(raw)
         n_words = 2 if self._atom_numbers(raw) else 1
-        begin = 4 if _VECTOR.fullmatch(lines[1].encode()) else 1
         for line_number in range(begin, len(lines), 1 + n_vectors):
             lines[line_number] = " ".join(lines[line_number].split()[:n_words])
         return "\n".join(["one frame", f"{n_vectors - 1} {key} {n_atoms}", *lines, ""])
 
-    @staticmethod
-    def _n_vectors(raw: bytes) -> int:
-        """Return how many lines follow that of the first atom."""
-        lines = raw.splitlines()[1:]
-        first = 3 if _VECTOR.fullmatch(lines[0]) else 0
-        vectors = lines[first + 1 : first + 4]
-        count = 0
-        while count < len(vectors) and _VECTOR.fullmatch(vectors[count]):
-            count += 1
-        return count
-
     def read(self, raw: bytes, n_atoms: int) -> Snapshot:
         """Return a frame; atoms are in the order of their numbers."""
-        line, rest = raw.split(b"\n", 1)
+        line, *lines = raw.splitlines()
         step, _, _, key = _header_integers(line)
-        cell = rest.splitlines()[:3] if _VECTOR.fullmatch(rest.split(b"\n", 1)[0]) else []
+        cell = lines[:3] if _VECTOR.fullmatch(lines[0]) else []
         if numbers := self._atom_numbers(raw):
             self._same_atoms.check(np.array(numbers, np.int64))
         snapshot = super().read(raw, n_atoms)
@@ -415,10 +404,16 @@ class History(TextFormat):
     def _atom_numbers(self, raw: bytes) -> list[int]:
         """Return the numbers of atoms; none if they have none, or all the same."""
         lines = raw.splitlines()
-        begin = 4 if _VECTOR.fullmatch(lines[1]) else 1
-        rows = [line.split() for line in lines[begin :: 1 + self._n_vectors(raw)]]
+        begin, n_vectors = _first_atom(lines)
+        rows = [line.split() for line in lines[begin :: 1 + n_vectors]]
         numbers = [int(row[1]) for row in rows if len(row) > 1]
         return numbers if len(numbers) == 1 or len({*numbers}) > 1 else []
+
+
+def _first_atom(lines: list[bytes]) -> tuple[int, int]:
+    """Return the number of the line of a frame's first atom, and how many vectors follow it."""
+    begin = 4 if _VECTOR.fullmatch(lines[1]) else 1
+    return begin, len(list(takewhile(_VECTOR.fullmatch, lines[begin + 1 : begin + 4])))
 
 
 def _header_integers(line: bytes) -> list[int]:

@@ -19,11 +19,11 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.errors import MdioError, SourceError
+from mdio.core.errors import MdioError, SourceError, one_line
 from mdio.core.frames import LostBytes
 from mdio.core.words import plural
 from mdio.layouts.foreign.compressed import DECOMPRESSORS, compression_of, open_decompressed
-from mdio.layouts.foreign.snapshot import ForeignFrames, Snapshot, one_line, snapshot_of
+from mdio.layouts.foreign.snapshot import ForeignFrames, Snapshot, snapshot_of
 
 MAX_LINE_NBYTES = 1 << 20
 """A line of more bytes is not text."""
@@ -346,7 +346,7 @@ class TextFrames(ForeignFrames):
             except FrameError as error:
                 problem = error
             except (ValueError, LookupError, ArithmeticError) as error:
-                problem = FrameError(f"the text there cannot be read ({one_line(error)})")
+                problem = FrameError(f"the text there cannot be read ({one_line(error)[:200]})")
             size = int(self._file.seek(0, os.SEEK_END)) if nbytes is None else nbytes
             if last is not None and (last.stop < size or self._ends_whole(last)):
                 self._add(last)
@@ -423,7 +423,7 @@ class TextFrames(ForeignFrames):
             raise self._format_error(frame, str(error)) from error
         except Exception as error:  # MDAnalysis' readers raise anything
             line = deviating_line(raw) if _NUMBER_ERRORS.search(str(error)) else ""
-            problem = line or f"MDAnalysis finds: {one_line(error)}"
+            problem = line or f"MDAnalysis finds: {one_line(error)[:200]}"
             raise self._format_error(frame, problem) from error
         if not self.has_times:
             snapshot.time = None
@@ -435,7 +435,7 @@ class TextFrames(ForeignFrames):
         if (suffix := compression_of(self.path)) not in DECOMPRESSORS:
             return error
         return SourceError(
-            f"{self.path}: cannot be unpacked ({one_line(error)}); it is cut or damaged: "
+            f"{self.path}: cannot be unpacked ({one_line(error)[:200]}); it is cut or damaged: "
             f"{DECOMPRESSORS[suffix]} tells more"
         )
 
