@@ -219,14 +219,12 @@ class RefsWriter(LayoutWriter):
         """Do nothing: `finish` writes the file at once."""
 
     def encode(self, start: int, block: FrameBlock) -> list[EncodedChunk]:  # noqa: ARG002
-        """Return nothing: no frames are stored."""
         return []
 
     def store(self, item: EncodedChunk) -> None:
         """Store nothing."""
 
     def commit(self, record: PieceRecord) -> None:
-        """Keep the boxes, times and steps of a piece."""
         self._columns[record.start] = record
 
     def finish(self) -> None:

@@ -70,7 +70,6 @@ class ColumnAtoms(NamedTuple):
     atoms: AtomIndices | None
     """Indices within the chunk; None: all of its atoms."""
     n_atoms: int
-    """Number of atoms of the column."""
     target: slice | AtomIndices
     """Their place in the caller's array."""
     span: tuple[int, int] | None
@@ -146,7 +145,6 @@ class ChunkedArray(ABC):
         self._decoded: dict[int, FloatArray] = {}
 
     def describe_chunk(self, i: int, j: int) -> str:
-        """Return the name of a chunk in messages."""
         first, atom = i * self.chunk_frames, j * self.chunk_atoms
         name = f"{self.name}, frames {first} to {min(first + self.chunk_frames, self.n_frames) - 1}"
         if self.grid[1] > 1:

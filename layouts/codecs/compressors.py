@@ -67,7 +67,6 @@ class Compressor(ABC):
         """Decompress into `out`; raises ValueError if `data` is invalid or has another size."""
 
     def metadata(self) -> dict[str, Any]:
-        """Return the codec's entry in ``zarr.json``."""
         return {"name": self.codec, "configuration": self.configuration()}
 
 

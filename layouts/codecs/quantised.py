@@ -141,7 +141,6 @@ class QuantisedFormat:
     """``xtc``: the integers of an XTC with this step, or floats if these would lose anything."""
     compressor: Literal["bitpack", "rigid", "rigid-seek", "zstd", "lz4"] = "bitpack"
     level: int = 1
-    """Level of zstd and lz4."""
 
     @property
     def compression(self) -> str:
@@ -267,13 +266,11 @@ def decode_chunk(
     first: int = 0,
     last: int | None = None,
 ) -> None:
-    """Decode positions of a chunk.
+    """Decode positions of a chunk; raises ValueError: the bytes are not such a chunk.
 
-    `data`: from `encode_chunk`. `shape`, (F, A): expected frames and atoms; nothing is allocated
-    for a chunk of others. `out`, (last - first, k, 3) float32: is filled; each frame must be
-    contiguous. `atoms`, (k,) int64: their indices; all by default. `first`, `last`: run of frames;
-    all by default.
-    Raises ValueError: the bytes are not such a chunk.
+    `shape`, (F, A): expected frames and atoms; nothing is allocated for a chunk of others. `out`,
+    (last - first, k, 3) float32: is filled; each frame must be contiguous. `atoms`, (k,) int64, and
+    frames ``first:last``: all by default.
     """
     last = shape[0] if last is None else last
     if len(data) < HEADER.size:

@@ -57,7 +57,6 @@ AMBIGUOUS_SUFFIXES = ("CRD",)
 NAMING_COLUMNS = ("names", "types", "elements")
 """A topology without any of these columns is of no use."""
 OPTIONS = ("format", "length_unit", "dt", "time_offset", "n_atoms")
-"""Options that any format may have."""
 HIDDEN_OPTIONS = ("lengthunit", "timeunit", "velocityunit", "atom_style")
 """Options of MDAnalysis' readers that are not in their signatures."""
 FIRST_BYTES = {
@@ -199,7 +198,6 @@ class GenericLayout(Layout):
         return snapshot
 
     def _time(self, frame: int, snapshot: Snapshot | None = None) -> float:
-        """Return the stored time of a frame, or the assumed one."""
         snapshot = self._snapshot(frame) if snapshot is None else snapshot
         if snapshot.time is not None:
             return snapshot.time

@@ -34,7 +34,6 @@ class Snapshot:
 
     @property
     def n_atoms(self) -> int:
-        """Number of atoms."""
         return len(self.positions)
 
 

@@ -514,7 +514,6 @@ class Cells:
     """An array: (n,) or (n, n) for n dimensions, with a leading axis of frames if `per_frame`."""
     per_frame: bool
     open_axes: tuple[int, ...] = ()
-    """Axes that are not periodic."""
     notes: tuple[str, ...] = ()
     scale: np.float32 = np.float32(1)  # noqa: RUF009 - a number
     """Factor to angstrom."""

@@ -139,7 +139,6 @@ def _is_complete(path: Path, width: int | None) -> bool:
 
 
 def _tail(path: Path) -> bytes:
-    """Return the last bytes of a file, decompressed."""
     with open_decompressed(path) as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - TAIL_NBYTES))

@@ -38,7 +38,6 @@ from mdio.layouts.h5md.io import MANIFEST, checksum
 from mdio.layouts.h5md.opening import SEAL, SEAL_NBYTES
 
 Written = list[tuple[int, int]]
-"""Offsets and lengths of what was written."""
 OPEN_FLAGS = {"x": os.O_CREAT | os.O_EXCL, "w": os.O_CREAT | os.O_TRUNC, "r+": 0}
 
 
@@ -104,7 +103,6 @@ class _DiskFile(FileObject):
         """Do nothing: nothing is buffered."""
 
     def close(self) -> None:
-        """Flush to the disk, and close."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             self._try(lambda: os.fsync(fd))

@@ -87,10 +87,9 @@ def create_file(
 ) -> Places:
     """Make the file with everything except the frames.
 
-    `path`: does not exist yet, or is empty (as ``lfs setstripe`` leaves it). `plan`: its arrays;
-    space for uncompressed chunks is allocated at once. `atom_ids`: by group, the numbers of its
-    atoms in the source, where they are not 0, 1, 2, ... `written`: list to which offsets and
-    lengths of all writes, and of the allocated columns, are added.
+    `path`: does not exist yet, or is empty (as ``lfs setstripe`` leaves it). `atom_ids`: by group,
+    the numbers of its atoms in the source, where they are not 0, 1, 2, ... `written`: list to which
+    offsets and lengths of all writes, and of the allocated columns, are added.
     """
     aligned = [a for a in plan.arrays if is_aligned(a, plan.stripes.alignment_nbytes)]
     unaligned = [a for a in plan.arrays if a not in aligned]
@@ -220,11 +219,7 @@ def run_table(dataset: h5py.Dataset, n_frames: int) -> tuple[NDArray[np.int64], 
 
 
 def chunk_table(dataset: h5py.Dataset) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return where HDF5 has put the chunks of a (F, A, 3) dataset.
-
-    Returns `offset`, `nbytes`, (frame chunks, atom chunks) int64: byte offset and stored size; -1
-    and 0 for a missing chunk.
-    """
+    """Return offsets and bytes of the chunks of a (F, A, 3) dataset; -1 and 0 if missing."""
     chunk = dataset.chunks
     grid = tuple(-(-n // c) for n, c in zip(dataset.shape[:2], chunk[:2], strict=True))
     offset = np.full(grid, -1, np.int64)
@@ -332,8 +327,7 @@ def chunk_coder(plan: LayoutPlan, field: str) -> Coder:
 def power_of_two_step(precision: float, option: str = "--precision") -> float:
     """Return the largest power of two that is at most `precision`, the value of `option`.
 
-    Multiples of it are floats whose low bits are zero, which compress better than multiples of a
-    decimal step, and rounding to them is exact.
+    Multiples of it have zeros as low bits, which compress better, and rounding to them is exact.
     """
     if not (math.isfinite(precision) and 2.0**-100 <= precision <= 2.0**100):
         raise PlanError(f"{option} {precision}: give a positive number")
@@ -355,13 +349,12 @@ def round_to_step(values: NDArray[np.float32], step: float) -> NDArray[np.float3
 def cut_chunks(
     plan: ArrayPlan, start: int, values: NDArray[np.float32]
 ) -> Iterator[tuple[int, int, tuple[int, int], NDArray[np.float32]]]:
-    """Cut a run of frames into chunks.
+    """Cut a run of frames, from frame `start` on, where a chunk begins, into chunks.
 
-    `plan`: the array. `start`: first frame of `values`, which is the first of a chunk. `values`,
-    (F, A, 3) float32: frames up to the end of a chunk, or of the trajectory.
-    Yields (i, j, shape, chunk): number of the chunk along frames and along atoms, frames and atoms
-    in it, and its numbers: C-contiguous, little endian, padded to the full chunk shape unless the
-    array is contiguous (a view of `values` where possible).
+    `values`, (F, A, 3) float32: frames up to the end of a chunk, or of the trajectory. Yields the
+    chunk's numbers along frames and atoms; frames and atoms in it; and its values: C-contiguous,
+    little endian, padded to the full shape unless the array is contiguous (a view of `values` where
+    possible).
     """
     if start % plan.chunk_frames:
         raise ValueError(f"a piece begins at frame {start}, within a chunk of {plan.chunk_frames}")

@@ -131,7 +131,6 @@ class Column:
     crc: int | None = None
     """Expected crc32c of all its bytes, if known."""
     name: str = ""
-    """For messages."""
     _rows: NDArray[Any] | None = None
     _verified: bool = False
 

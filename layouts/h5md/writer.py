@@ -210,7 +210,6 @@ class H5MDWriter(LayoutWriter):
         return False
 
     def settled(self, record: PieceRecord) -> list[tuple[PieceRecord, Sequence[Path]]]:
-        """Return the record, with the offsets of compressed chunks."""
         run = 1 if self._handle_earlier is None else self._handle_earlier.run
         record = record if self._plain else add_offsets(self._file, record, self.plan, run)
         return [(record, [self.path])]
@@ -222,7 +221,6 @@ class H5MDWriter(LayoutWriter):
         return self._handle_file.file
 
     def encode(self, start: int, block: FrameBlock) -> list[EncodedChunk]:
-        """Cut a piece into chunks, rounded and compressed as planned."""
         items = []
         for (group, field), array in self._arrays.items():
             coder = chunk_coder(self.plan, field)
@@ -458,7 +456,6 @@ def plan_h5md(info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
 
 
 Key = tuple[str, str]
-"""Group and field of an array."""
 
 
 def write_tables(

@@ -63,7 +63,6 @@ from mdio.layouts.tables import ChunkTable, FrameTable, Tables, frame_chunk_tabl
 
 FIRST_RECORD_NBYTES = 84
 CELL_NBYTES = 48
-"""Bytes of six float64."""
 SIDES = ("before", "behind")
 """Of a record, where its length stands."""
 TITLE_NBYTES = 80
@@ -135,11 +134,9 @@ class DCDHeader:
         return fields
 
     def record_nbytes(self, n_atoms: int) -> int:
-        """Bytes of the record of one dimension of `n_atoms`."""
         return 4 * n_atoms + 2 * self.marker.itemsize
 
     def frame_nbytes(self, n_atoms: int) -> int:
-        """Bytes of a frame that holds `n_atoms`."""
         return self.cell_nbytes + self.n_dimensions * self.record_nbytes(n_atoms)
 
     def frame_offset(self, frame: int) -> int:
@@ -433,7 +430,6 @@ class DCDLayout(NativeLayout):
         return self._header.frame_offset(start), self._header.frame_offset(stop)
 
     def _count_frames(self) -> tuple[int, tuple[LostBytes, ...]]:
-        """Return the number of complete frames, and the bytes after them."""
         header = self._header
         first_nbytes = header.frame_nbytes(header.n_atoms)
         n_after_first = self._file.nbytes - header.frame_offset(1)

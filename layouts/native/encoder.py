@@ -38,7 +38,6 @@ from mdio.layouts.writer import PieceRecord
 Bytes = NDArray[np.uint8]
 
 PIECE_NBYTES = 8 << 20
-"""Decoded bytes of a piece."""
 BATCH_NBYTES = 2 << 20
 """Encoded bytes of a batch of frames of one size: so few that they are still in the processor's
 cache when their checksum is computed and they are written, and so many that calls cost nothing."""
@@ -70,7 +69,6 @@ class Encoder(ABC):
 
     @property
     def header_nbytes(self) -> int:
-        """Bytes before the first frame."""
         return 0
 
     @property

@@ -382,7 +382,6 @@ class ScannedLayout(IndexedLayout):
 
     @property
     def _readable_frames(self) -> Sequence[int]:
-        """Numbers of all frames but those that are damaged."""
         return range(self._index.n_frames) if self._intact_frames is None else self._intact_frames
 
     def _sample_frames(self, count: int) -> list[int]:
@@ -428,7 +427,6 @@ SCANNED_NBYTES = 1 << 20
 STORE_PIECE_NBYTES = 8 << 20
 """Objects in stores are scanned in pieces of this size."""
 MAX_STORE_PIECES = 4
-"""Number of pieces that stay in memory."""
 
 Peek = Callable[[int, int], bytes]
 """Returns bytes from an offset on: (offset, nbytes); fewer only at the end of the file."""
@@ -530,11 +528,9 @@ class FrameMarks:
 
     n_atoms: int
     begins: Sequence[bytes]
-    """Bytes with which frames can begin."""
     size_of: Callable[[bytes], int | None]
     """Returns the bytes of the frame with this header; None for other bytes."""
     head_nbytes: int
-    """Bytes of the header that `size_of` needs."""
 
 
 def comes_over_a_network(path: Path) -> bool:

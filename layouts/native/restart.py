@@ -26,7 +26,6 @@ from mdio.layouts.native.netcdf.layout import AMBER_VELOCITY, FILLS, UNITS
 
 CONVENTIONS = b"AMBERRESTART"
 SNIFFED_NBYTES = 1 << 16
-"""Bytes by which a file is recognised."""
 SECOND_LINE = re.compile(rb"\s*(\d+)(\s+[-+.\dEeDd]+){0,2}\s*")
 THIRD_LINE = re.compile(rb"([ \d-]{3}\d\.\d{7}){3,6}\s*")
 WIDTH, PER_LINE = 12, 6

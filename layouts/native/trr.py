@@ -59,7 +59,6 @@ class FrameHeader:
     itemsize: int
     """Bytes of a number: 4 or 8."""
     box_nbytes: int
-    """0 if there is no box."""
     skipped_nbytes: int
     """Bytes of virial and pressure, between the box and the positions."""
     present: tuple[str, ...]
@@ -76,7 +75,6 @@ class FrameHeader:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the frame."""
         return self.fields_offset + len(self.present) * self.field_nbytes
 
     @property

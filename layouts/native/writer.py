@@ -101,7 +101,6 @@ class FileWriter(LayoutWriter):
             self.path.touch(exist_ok=striped)
 
     def encode(self, start: int, block: FrameBlock) -> list[EncodedChunk]:
-        """Return the bytes of these frames; their key is the first of them."""
         data = self._encoded(start, block)
         return [EncodedChunk(str(start), data, [crc32c(data)])]
 
@@ -118,13 +117,11 @@ class FileWriter(LayoutWriter):
                 self._handle_file.drain()
 
     def commit(self, record: PieceRecord) -> None:
-        """Keep the times and steps, which headers need."""
         self._columns[record.start] = (record.time, record.step)
         is_open = record.box[:, :3] == 0
         self._n_partly_periodic_boxes += int((is_open.any(axis=1) & ~is_open.all(axis=1)).sum())
 
     def finish(self) -> None:
-        """Check that all pieces were stored, write the header, flush."""
         self._check_complete(self._columns)
         columns = [self._columns[start] for start in sorted(self._columns)]
         time, step = (np.concatenate(column) for column in zip(*columns, strict=True))
@@ -216,7 +213,6 @@ class AppendingFileWriter(FileWriter):
         return super()._offset(start) if self.facts.parallel_store else self._offsets[start]
 
     def settled(self, record: PieceRecord) -> Iterable[tuple[PieceRecord, Sequence[Path]]]:
-        """Return pieces that were committed, and are appended by now."""
         if self.facts.parallel_store:
             return super().settled(record)
         self._unsettled.append(record)

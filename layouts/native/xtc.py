@@ -149,7 +149,6 @@ class XTCLayout(ScannedLayout):
         return int.from_bytes(read_head(path)[:4], "big") in MAGICS
 
     def _positions(self) -> ChunkTable:
-        """Return the table of frames, for the codec."""
         shape = (self.index.n_frames, 1, 1)
         return ChunkTable(
             self.path,
@@ -221,7 +220,6 @@ class XTCEncoder(Encoder):
 
     @property
     def frame_nbytes(self) -> None:
-        """Frames are compressed, each to its own size."""
         return
 
     def encode(self, block: FrameBlock, out: Bytes | None = None) -> Bytes:  # noqa: ARG002

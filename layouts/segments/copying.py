@@ -94,7 +94,6 @@ class SegmentsCopier(SegmentsWriter):
         )
 
     def commit(self, record: PieceRecord) -> None:
-        """Keep the description and the checksums of a segment."""
         number = self._segment_number(record.start)
         self._segments_done[number] = Segment(
             file=segment_name(number, self.container),

@@ -122,7 +122,6 @@ class SegmentsWriter(LayoutWriter):
         """By segment and first frame, of pieces of segments that are not complete."""
         self._segments_done: dict[int, Segment] = {}
         self._tables: dict[int, bytes] = {}
-        """Checksums of the complete segments."""
         self._time_last_ps = 0.0
         self._format_notes: dict[int, list[str]] = {}
         """Notes on what the format cannot hold, of the segments that have some."""
@@ -184,7 +183,6 @@ class SegmentsWriter(LayoutWriter):
         return resumable
 
     def settled(self, record: PieceRecord) -> list[tuple[PieceRecord, Sequence[Path]]]:
-        """Return the record, its segment, and the part beside it."""
         files = [self._file(self._segment_number(record.start)), self._piece_place(record.start)[0]]
         return [(record, files)]
 
@@ -214,7 +212,6 @@ class SegmentsWriter(LayoutWriter):
             file.write(offset, *item.parts)
 
     def commit(self, record: PieceRecord) -> None:
-        """Keep the record of a piece; the last piece of a segment completes it."""
         number = self._segment_number(record.start)
         pieces = self._records.setdefault(number, {})
         pieces[record.start] = record
@@ -310,7 +307,6 @@ class SegmentsWriter(LayoutWriter):
         return file.with_name(f"{file.name}.part-{start}")
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out what only the owner needs."""
         return {**super().__getstate__(), "_records": {}, "_segments_done": {}, "_tables": {}}
 
 

@@ -104,14 +104,12 @@ def set_stripe(
 def mpi_io_hints(plan: LayoutPlan, extra: Iterable[str] = ()) -> dict[str, str]:
     """Return the hints for MPI.Info with which a planned file should be opened for writing.
 
-    Names and values are those of ROMIO's users' guide; other MPI-IO libraries ignore hints that
-    they do not know.
-
-    `plan`: gives stripe size and count. Where its chunks begin on stripe boundaries, every rank
-    writes whole stripes of its own, and gathering them in aggregators first would only copy them;
-    otherwise aggregators put the ranks' parts together. Data sieving (read a range, change it,
-    write it back, under a lock) is off for writing: no chunk is written in part. `extra`:
-    ``KEY=VALUE`` texts (``--hint``), which take precedence.
+    Names and values are those of ROMIO's users' guide; other libraries ignore unknown hints. Where
+    chunks begin on stripe boundaries, every rank writes whole stripes of its own, and gathering
+    them in aggregators first would only copy them; otherwise aggregators put the ranks' parts
+    together. Data sieving (read a range, change it, write it back, under a lock) is off for
+    writing: no chunk is written in part. `extra`: ``KEY=VALUE`` texts (``--hint``), which take
+    precedence.
     """
     aligned = plan.stripes.alignment_nbytes > 1 and plan.compression is None and not plan.is_rounded
     hints = {

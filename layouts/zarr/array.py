@@ -82,9 +82,8 @@ MAX_OPEN_SHARDS = 31
 def pack_shard(chunks: Sequence[Bytes], n_chunks: int, crcs: Sequence[int]) -> list[Bytes]:
     """Return the bytes of a shard, in parts that follow one another in the file.
 
-    `chunks`: the encoded bytes of the first chunks of the shard, in C order, which become parts
-    without a copy. `n_chunks`: entries of the index; chunks that are not given are missing. `crcs`:
-    crc32c of each of `chunks`.
+    `chunks`: encoded, in C order; they become parts without a copy. `n_chunks`: entries of the
+    index; chunks that are not given are missing. `crcs`: crc32c of each of `chunks`.
     """
     index = np.full((n_chunks, 2), MISSING_CHUNK, "<u8")
     parts = []
@@ -524,7 +523,6 @@ class TableWriter:
         self._incomplete: dict[int, tuple[Numbers, int]] = {}
         """Rows of files that are not complete yet, and how many are missing."""
         self.crcs = [0] * metadata.n_files
-        """The crc32c of the numbers of each file."""
 
     def add(self, start: int, rows: Numbers) -> None:
         """Take rows from `start` on, each row once."""
@@ -582,7 +580,6 @@ class SeriesWriter:
         return {path: self._tables[name].crcs for path, name in self._paths.items()}
 
     def add(self, record: PieceRecord) -> None:
-        """Take the numbers of a piece, each piece once."""
         self.periodic |= periodic_axes(record.box)
         if np.isfinite(record.time[[0, -1]]).all():  # JSON has no NaN or infinity
             if record.start == 0:

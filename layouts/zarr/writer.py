@@ -191,7 +191,6 @@ class ZarrWriter(LayoutWriter):
         return True
 
     def encode(self, start: int, block: FrameBlock) -> list[EncodedChunk]:
-        """Encode a whole piece as one shard of each array."""
         items = []
         number = start // self.plan.piece_frames
         groups = self.meta.groups or {}
@@ -207,7 +206,6 @@ class ZarrWriter(LayoutWriter):
         return items
 
     def store(self, item: EncodedChunk) -> None:
-        """Write a shard, or link to an existing one."""
         path = self.path / item.key
         if item.file is not None:
             store_at(item.file).link(item.file, path)

@@ -327,7 +327,6 @@ MIN_HISTORY_ATOM_NBYTES = 8
 FORCE_FACTOR = np.float32(1e-2)
 """A dalton angstrom/ps^2 in kJ/(mol angstrom)."""
 PERIODIC = {0: (False,) * 3, 1: (True,) * 3, 2: (True,) * 3, 3: (True,) * 3, 6: (True, True, False)}
-"""Axes by the key of boundaries."""
 SHAPES = {4: "a truncated octahedron", 5: "a rhombic dodecahedron", 7: "a hexagonal prism"}
 """Boundaries for which the vectors in the file are not those of the lattice."""
 MAX_TILT = 1e-3

@@ -36,7 +36,6 @@ class Lines:
         self._file = file
         self._peeked_line: bytes | None = None
         self.offset = 0
-        """Where the next line begins."""
         self.number = 1
         """Number of the next line, as editors count."""
 
@@ -110,11 +109,9 @@ class TextFormat(ABC):
     """
 
     names_lengths: bool = True
-    """Whether the unit of lengths is known."""
     counted_in: str = "frames"
     """What times are counted in if frames have none: ``frames`` or ``steps``."""
     needs_n_atoms: bool = False
-    """Whether the number of atoms must be given."""
 
     def __init__(self, format_name: str, options: Mapping[str, Any]) -> None:
         self.format_name = format_name
@@ -158,7 +155,6 @@ class TextFormat(ABC):
         return snapshot
 
     def reader_class(self, reader: Any) -> Any:
-        """Return MDAnalysis' reader, or a subclass of it."""
         return reader
 
     def made_up(self) -> Iterator[str]:
@@ -186,7 +182,6 @@ def has_all_digits(raw: bytes) -> bool:
 
 
 def _n_digits(number: bytes) -> int:
-    """Return the number of significant digits."""
     return len(number.strip(b"+-").replace(b".", b"").lstrip(b"0"))
 
 
@@ -314,9 +309,7 @@ class TextFrames(ForeignFrames):
             raise self._lacks_n_atoms()
         self._starts, self._stops = array("q"), array("q")
         self._n_with = Counter[str]()
-        """Number of frames that have a field, by field."""
         self._notes: dict[str, list[int]] = {}
-        """First frame and number of frames of each note."""
         try:
             self._find_frames()
         except BaseException:
@@ -387,7 +380,6 @@ class TextFrames(ForeignFrames):
         self._stops.append(span.stop)
 
     def _ends_whole(self, span: FrameSpan) -> bool:
-        """Return whether the last frame is whole, also if its last line has no end."""
         raw = self._raw(span.start, span.stop)
         return raw.endswith(b"\n") or self.format.is_whole_without_newline(raw)
 

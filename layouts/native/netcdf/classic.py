@@ -226,7 +226,6 @@ class ClassicFile:
         self.file.close()
 
     def n_whole_rows(self, name: str) -> int:
-        """Return the number of rows of a variable that end before the end of the file."""
         variable = self.variables[name]
         n_left = self.file.nbytes - variable.begin - variable.row_nbytes
         if n_left < 0 or not variable.shape:

@@ -246,12 +246,10 @@ class NCDFLayout(NativeLayout):
 
     _data: ClassicFile | HDF5File
     _names: set[str]
-    """Names of the variables that are read."""
     _scales: dict[str, Any]
     _factors: dict[str, float | None]
     """Factors to mdio's units, applied after the scales; None is 1."""
     _fills: dict[str, float]
-    """Fill values by variable."""
     _unwritten: tuple[str, ...] = ()
     """Names of variables that are left out, since they were never written."""
 
@@ -276,7 +274,6 @@ class NCDFLayout(NativeLayout):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Notes, also on rounding, and on variables that were never written."""
         step = getattr(self.data, "rounded_to", None)
         note = f"{self.path}: its program rounded coordinates to {step:g} angstrom" if step else ""
         unwritten = (
@@ -315,7 +312,6 @@ class NCDFLayout(NativeLayout):
         return Tables(frames, self._positions)
 
     def frame_data(self) -> FrameData:
-        """Return temperatures and indices of replica exchange."""
         n_frames, columns_by_name = self.info.n_frames, {}
         for name in EXCHANGE:
             variable = self.data.variables.get(name)
@@ -460,7 +456,6 @@ class NCDFLayout(NativeLayout):
         return times.count(times[0]) == len(times)
 
     def _count_whole(self, n_frames: int) -> tuple[int, tuple[LostBytes, ...]]:
-        """Return the number of whole frames, and the bytes that follow them."""
         n_whole, name = min((self._data.n_whole_rows(name), name) for name in self._names)
         if n_whole < 1:
             raise SourceError(
