@@ -553,9 +553,12 @@ def plan_arrays(info: TrajectoryInfo, options: WriteOptions, *, quantised: bool)
             limit = max(options.stripe_nbytes, MIB)
             frames = group_frames(n_atoms, info.n_frames, chunk_frames, n_chunks, limit)
             atoms = fit_parts(chunk_atoms, n_atoms)
-        arrays += [ArrayPlan(group, name, n_atoms, frames, atoms) for name in info.fields]
+        arrays += [
+            ArrayPlan(group, name, n_atoms, frames, atoms, options.contiguous)
+            for name in info.fields
+        ]
     shape, chunk = (info.n_frames, info.n_atoms), (chunk_frames, chunk_atoms)
-    padding = plan_padding(shape, chunk, stripe)
+    padding = plan_padding(shape, shape if options.contiguous else chunk, stripe)
     is_aligned = 1 < stripe < 12 * info.n_frames * info.n_atoms and padding <= MAX_PADDING
     return LayoutPlan(
         layout="",

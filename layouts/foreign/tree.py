@@ -500,12 +500,6 @@ def text_of(value: Any) -> str | None:
     return None if value is None else str(value)
 
 
-def _is_orthogonal(vectors: NDArray[Any]) -> bool:
-    """Return whether all vectors of cells, (..., n, n), lie along the axes."""
-    off_diagonal = ~np.eye(vectors.shape[-1], dtype=bool)
-    return not vectors[..., off_diagonal].any()
-
-
 @dataclass(slots=True)
 class Cells:
     """The edges of the cells of a particle group."""
@@ -549,7 +543,9 @@ class Cells:
         if 0 in edges.shape:
             return None
         notes: tuple[str, ...] = ()
-        if open_axes and edges.ndim - per_frame == 2 and not _is_orthogonal(edges[()]):
+        off_diagonal = ~np.eye(n_axes, dtype=bool)
+        has_vectors = edges.ndim - per_frame == 2
+        if open_axes and has_vectors and edges[()][..., off_diagonal].any():
             names = " and ".join("xyz"[axis] for axis in open_axes)
             notes = (
                 f"{path}: the cell is not periodic along {names}, which cannot be kept of a skewed "

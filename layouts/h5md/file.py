@@ -31,7 +31,7 @@ from mdio.core.errors import PlanError
 from mdio.core.files.piece_sums import sums_of_rows
 from mdio.core.files.reading import OpenFile
 from mdio.core.files.writing import allocate
-from mdio.core.frames import ELEMENTS, AtomIndices, FrameBlock
+from mdio.core.frames import ELEMENTS
 from mdio.core.kernels import crc32c, shuffle
 from mdio.layouts.codecs import quantised
 from mdio.layouts.codecs.compressors import PURPOSES, quantised_from_option
@@ -417,23 +417,6 @@ def atom_ids(meta: OutputMeta) -> dict[str, NDArray[np.int64]]:
     for name, atoms in (meta.groups or {}).items():
         ids[name] = ids[FULL_SYSTEM][atoms] if FULL_SYSTEM in ids else np.asarray(atoms)
     return ids
-
-
-def array_values(
-    block: FrameBlock,
-    group: str,
-    field: str,
-    groups: Mapping[str, AtomIndices] | None,
-    plan: LayoutPlan,
-) -> NDArray[np.float32]:
-    """Return the numbers of one array, of its group's atoms; floats are rounded as planned."""
-    values = block.present()[field]
-    if group != FULL_SYSTEM:
-        values = np.take(values, (groups or {})[group], axis=1)
-    step = plan.rounding_step(field)
-    if step is not None and plan.compression not in WITHOUT_LEVEL:
-        values = round_to_step(values, step)
-    return values
 
 
 def split_key(key: str) -> tuple[tuple[str, str], tuple[int, int]]:

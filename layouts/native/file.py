@@ -458,8 +458,7 @@ def scan_around_damage(path: Path, marks: FrameMarks) -> tuple[FrameIndex, list[
                 following = _find_next_frame(peek, size, marks.begins, begin + 1, end_of)
                 # A frame before damage is complete if the next one does not begin within it.
                 is_complete = stop is not None and (following is None or following >= stop)
-                if is_complete and following != stop:
-                    following = stop
+                following = stop if is_complete else following
             if is_complete:
                 intact.append(len(offsets))
                 end = stop or end

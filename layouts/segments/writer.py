@@ -6,6 +6,7 @@ import json
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import asdict
 from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Any, cast
@@ -22,7 +23,6 @@ from mdio.core.kernels import crc32c, crc32c_joined, crc32c_pieces
 from mdio.layouts.manifest import build_manifest
 from mdio.layouts.native import NATIVE_FORMATS
 from mdio.layouts.native.encoder import (
-    Encoder,
     batch_checksums,
     encode_frames,
     encoder_of,
@@ -47,53 +47,6 @@ from mdio.layouts.writer import (
     SelectIntact,
     WriterFacts,
 )
-
-
-def describe_segment(
-    folder: Path, number: int, encoder: Encoder, container: str, first_frame: int, crc: int
-) -> tuple[Segment, TrajectoryInfo, NDArray[np.int64]]:
-    """Open a finished segment as a reader does; return its description, info and frame edges.
-
-    This also writes its index beside it, and proves that it can be read.
-    """
-    file = segment_name(number, container)
-    with layout_class(container)(folder / file) as layout:
-        info = layout.info
-        if encoder.frame_nbytes is None:
-            index = cast(XTCLayout, layout).index
-            edges = np.append(index.offsets, np.int64(index.end))
-        else:
-            frames = np.arange(info.n_frames + 1, dtype=np.int64)
-            edges = encoder.header_nbytes + encoder.frame_nbytes * frames
-    segment = Segment(file, first_frame, info.n_frames, info.nbytes, crc, info.time_first_ps)
-    return segment, info, edges
-
-
-def write_manifest(
-    folder: Path,
-    plan: LayoutPlan,
-    meta: OutputMeta,
-    segments: Sequence[Segment],
-    tables: Sequence[bytes],
-    *,
-    time_last_ps: float,
-    has_box: bool,
-) -> None:
-    """Write the checksums and then the manifest, which completes the folder."""
-    sums = write_sums(folder, tables)
-    manifest = build_manifest(
-        plan,
-        meta,
-        has_box=has_box,
-        container=plan.container,
-        fields=list(plan.native.fields),
-        time_last_ps=time_last_ps,
-        segments=[
-            {name: getattr(segment, name) for name in Segment.__slots__} for segment in segments
-        ],
-        **sums,
-    )
-    (folder / MANIFEST).write_text(json.dumps(manifest, indent=1))
 
 
 class SegmentsWriter(LayoutWriter):
@@ -238,10 +191,7 @@ class SegmentsWriter(LayoutWriter):
             figures = "" if is_one else f" (figures of {segment_name(number, self.container)})"
             self._format_notes[number] = [note + figures for note in notes]
         self._has_box = self._has_box or any(bool(record.box.any()) for record in records)
-        segment, info, offsets = describe_segment(
-            self.path, number, self._encoder, self.container, self._first_frames[number], crc
-        )
-        self._segments_done[number] = segment
+        offsets = self._describe(number, crc)
         crcs = [crc32c(header)] if header else []
         for record in records:
             for start in sorted(map(int, record.crcs)):
@@ -249,8 +199,27 @@ class SegmentsWriter(LayoutWriter):
         self._tables[number] = PieceSums(
             offsets, NATIVE_FORMATS[self.container].head_nbytes, crcs
         ).table
+
+    def _describe(self, number: int, crc: int) -> NDArray[np.int64]:
+        """Open a finished segment as a reader does, and keep its description.
+
+        This writes its index beside it, and proves that it can be read. Returns edges of frames.
+        """
+        encoder, file = self._encoder, segment_name(number, self.container)
+        with layout_class(self.container)(self.path / file) as layout:
+            info = layout.info
+            if encoder.frame_nbytes is None:
+                index = cast(XTCLayout, layout).index
+                edges = np.append(index.offsets, np.int64(index.end))
+            else:
+                frames = np.arange(info.n_frames + 1, dtype=np.int64)
+                edges = encoder.header_nbytes + encoder.frame_nbytes * frames
+        first_frame, first_ps = self._first_frames[number], info.time_first_ps
+        segment = Segment(file, first_frame, info.n_frames, info.nbytes, crc, first_ps)
+        self._segments_done[number] = segment
         if segment.stop == self.plan.n_frames:
             self._time_last_ps = info.time_last_ps
+        return edges
 
     def _join(self, number: int, fd: int, records: Sequence[PieceRecord]) -> None:
         """Append the parts of an XTC segment to its first piece.
@@ -268,6 +237,7 @@ class SegmentsWriter(LayoutWriter):
             part.unlink(missing_ok=True)
 
     def finish(self) -> None:
+        """Write the checksums and then the manifest, which completes the folder."""
         missing = [n for n in range(len(self.plan.segment_frames)) if n not in self._segments_done]
         if missing:
             raise OutputError(
@@ -277,15 +247,17 @@ class SegmentsWriter(LayoutWriter):
         if self._format_notes:  # once, with the figures of the first segment
             self.notes += self._format_notes[min(self._format_notes)]
         with output_errors(self.path):
-            write_manifest(
-                self.path,
+            manifest = build_manifest(
                 self.plan,
                 self.meta,
-                [self._segments_done[number] for number in sorted(self._segments_done)],
-                [self._tables[number] for number in sorted(self._tables)],
-                time_last_ps=self._time_last_ps,
                 has_box=self._has_box,
+                container=self.container,
+                fields=list(self.plan.native.fields),
+                time_last_ps=self._time_last_ps,
+                segments=[asdict(self._segments_done[n]) for n in sorted(self._segments_done)],
+                **write_sums(self.path, [self._tables[n] for n in sorted(self._tables)]),
             )
+            (self.path / MANIFEST).write_text(json.dumps(manifest, indent=1))
 
     def _piece_place(self, start: int) -> tuple[Path, int]:
         """Return the file, and the offset in it, to which the piece at frame `start` is written."""

@@ -75,8 +75,7 @@ class ChainLayout(Layout):
         fields: Sequence[str] = FIELDS,
         **options: Any,
     ) -> None:
-        if overlap != KEEP_ALL:
-            check_overlap(overlap)
+        check_overlap(overlap)
         self.overlap = overlap
         self.sources = tuple(
             source if isinstance(source, Layout) else open_layout(source, fields=fields, **options)

@@ -88,7 +88,7 @@ class _JoiningWriter(H5MDWriter):
         self.parts = parts
         self._arrays, self._crcs, self._pieces = {}, {}, {}
 
-    def _check_complete(self, stored) -> None:
+    def _check_all_chunks(self) -> None:
         """There is one record for each part, of several pieces."""
 
     def create(self) -> None:
