@@ -73,11 +73,10 @@ FIRST_BYTES = {
 class GenericLayout(Layout):
     """A file that MDAnalysis reads.
 
-    `fields`: the per-atom arrays to read, if the file has them; all by default. `format`:
-    MDAnalysis' name of the format; by default that of the suffix. `n_atoms`: number of atoms, for
-    formats that do not store it (AMBER's ASCII trajectories, TRZ, LAMMPS dumps); others ignore it
-    or check it. `dt`: time between frames in ps, for formats without times. `length_unit`: unit of
-    lengths, for formats that name none; angstrom by default. `**options`: for the reader.
+    `format`: MDAnalysis' name of the format; by default that of the suffix. `n_atoms`: for formats
+    that do not store it (AMBER's ASCII trajectories, TRZ, LAMMPS dumps); others ignore it or check
+    it. `dt`: time between frames in ps, for formats without times. `length_unit`: for formats that
+    name none; angstrom by default. `**options`: for the reader.
     """
 
     name = "generic"

@@ -107,11 +107,10 @@ def members_at(path: Path) -> dict[str, Path]:
 class H5MDLayout(BackendLayout):
     """An H5MD file.
 
-    `path`: the file. `group` (str, optional): particle group that is the trajectory; by default the
-    full system, and the first group in files of others. `convert_units` (bool, optional): for files
-    of others: whether numbers are converted from the units that the file names (the default), or
-    taken as they are. `length_unit` (str, optional): for files of others that name no units: the
-    unit of lengths; times are in ps.
+    `group` (str, optional): particle group that is the trajectory; by default the full system, and
+    the first group in files of others. For files of others: `convert_units` (bool): whether numbers
+    are converted from the units that the file names (the default); `length_unit` (str): that of
+    lengths, if it names none; times are then in ps.
     """
 
     name: ClassVar[str] = "h5md"

@@ -326,15 +326,12 @@ MAX_VERSION_OF_OTHERS = 25
 
 
 def boxes_from_cells(cells: NDArray[np.float64], charmm_version: int = 0) -> NDArray[np.float32]:
-    """Return the boxes that the unit-cell records of a DCD file mean.
+    """Return the boxes (F, 6) that unit-cell records mean; zeros where there is no cell.
 
     Newer versions of CHARMM write the symmetric matrix of the cell; like chemfiles, this recognises
     them by the version in the header. For older ones and other programs the values decide, as in
     MDAnalysis: three angles between -1 and 1 are cosines (NAMD after 2.5, VMD); with a negative
     number or an angle beyond 180 it is the matrix; else they are degrees.
-
-    `cells`, (F, 6) float64: as stored. `charmm_version`: from the header.
-    Returns (F, 6) float32: lengths in angstrom, angles in degrees; zeros where there is no cell.
     """
     lengths_angles = cells[:, CELL_ORDER]
     angles = lengths_angles[:, 3:]

@@ -48,11 +48,9 @@ class SegmentsCopier(SegmentsWriter):
     """Writes ``NAME.segments/`` by copying the bytes of frames, which are not encoded again.
 
     Every worker copies whole segments (`copy`), which are the pieces of the plan; the owner commits
-    their records.
-
-    `path`, `plan`, `meta`: as of every writer. `frames`: tables of the frames to copy, in order.
-    `first_times_ps`: time of the first frame of each segment. `info`: of all frames of the output.
-    `n_reused`: frames in segments that the output has already, before those of `frames`.
+    their records. `frames`: tables of the frames to copy, in order. `first_times_ps`: of each
+    segment. `info`: of all frames of the output. `n_reused`: frames in segments that it has
+    already, before those of `frames`.
     """
 
     facts = SegmentsWriter.facts._replace(writes_files_once=True)

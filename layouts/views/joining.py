@@ -64,14 +64,13 @@ def join(
 ) -> Joining:
     """Decide which frames of which files follow each other; raises SourceError.
 
-    Only times are read, and only of frames that may be duplicates. For formats that number
-    integration steps but have no times, steps are used instead of times. If a file has neither,
-    files are joined in input order.
+    Only times are read, and only of frames that may be duplicates; steps for formats that number
+    integration steps but have no times. If a file has neither, files are joined in input order.
 
-    `infos`, `stored`: one for each file, in input order. `read`: reads times and steps. `overlap`:
-    one of `OVERLAPS`; None is the default, which joins all frames in input order if a file is given
-    more than once. Where the length of an integration step changes, times of two files that follow
-    from step numbers (DCD) are comparable only if the user says so.
+    `infos`, `stored`: of each file, in input order. `overlap`: one of `OVERLAPS`; None is the
+    default, which joins all frames in input order if a file is given more than once. Where the
+    length of an integration step changes, times of two files that follow from step numbers (DCD)
+    are comparable only if the user says so.
     """
     numbers = [number for number, info in enumerate(infos) if info.n_frames]
     all_frames = Joining(tuple((n, 0, infos[n].n_frames) for n in range(len(infos))))
@@ -350,9 +349,9 @@ class Merged:
     """The frames of the result, in order.
 
     Attributes: `old_frames`, `new_frames`: number of each frame in the old and in the new
-    trajectory; -1 if it is not in that one. `added`: whether it is taken from the new one. `unit`:
-    of the keys: ps or steps. `equal`: whether both have it, with the same contents. `notes`: on
-    frames that were replaced or dropped.
+    trajectory, or -1. `added`: whether it is taken from the new one. `unit`: of the keys: ps or
+    steps. `equal`: whether both have it, with the same contents. `notes`: on frames that were
+    replaced or dropped.
     """
 
     old_frames: Numbers

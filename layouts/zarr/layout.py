@@ -53,11 +53,10 @@ class ZarrLayout(BackendLayout):
     programs add. If one has changed a ``zarr.json`` (attributes, also those at the root beside the
     manifest, or consolidated metadata), `check` reports it, and the tree can still be read.
 
-    `path`: folder. `group` (str, optional): particle group that is the trajectory; by default the
-    full system, and in trees of others ``trajectory`` or else the first group. `convert_units`
-    (bool, optional): for trees of others: whether numbers are converted from the units that the
-    tree names (the default), or taken as they are. `length_unit` (str, optional): for trees of
-    others that name no units: the unit of lengths; times are in ps.
+    `group` (str, optional): particle group that is the trajectory; by default the full system, and
+    in trees of others ``trajectory`` or else the first group. For trees of others: `convert_units`
+    (bool): whether numbers are converted from the units that the tree names (the default);
+    `length_unit` (str): that of lengths, if it names none; times are then in ps.
     """
 
     name: ClassVar[str] = "zarr"

@@ -244,13 +244,10 @@ class ClassicFile:
     def read(
         self, start: int, stop: int, spans: Mapping[str, tuple[int, int]]
     ) -> dict[str, NDArray[Any]]:
-        """Read rows ``start:stop`` of several variables; raises SourceError.
+        """Read rows ``start:stop`` of several variables, big-endian, perhaps not contiguous.
 
-        Records are read whole, unless that would read many unwanted bytes.
-
-        `start`, `stop`: elements of the first dimension. `spans`: for each variable, which elements
-        of its second dimension; ignored if it has none. Returns dict: arrays (stop - start, ...),
-        big-endian, perhaps not contiguous.
+        `spans`: which elements of the second dimension of each variable; ignored if it has none.
+        Records are read whole, unless that would read many unwanted bytes. Raises SourceError.
         """
         fields = {}
         for name, span in spans.items():
