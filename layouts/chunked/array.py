@@ -438,20 +438,13 @@ class ChunkedArray(ABC):
         return file, encoded[:nbytes]
 
     def _decode_into(
-        self,
-        i: int,
-        j: int,
-        out: FloatArray,
-        atoms: AtomIndices | None,
-        first: int,
-        last: int,
-        *,
-        verify: bool | None = None,
+        self, i: int, j: int, out: FloatArray, *part: Any, verify: bool | None = None
     ) -> None:
+        """Fill `out`; `part`: atoms, first and last frame, as `_decode` takes them."""
         verify = self.verifies if verify is None else verify
         file, data = self._encoded(i, j, verify=verify)
         try:
-            self._decode(data, out, atoms, first, last)
+            self._decode(data, out, *part)
         except ValueError as error:
             raise self.corrupt(i, j, file, f"a chunk cannot be decoded: {error}") from error
         if verify and self.sums_of_decoded:

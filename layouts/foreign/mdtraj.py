@@ -22,7 +22,7 @@ from mdio.core.frames import AtomIndices, Flaws, FrameBlock, TrajectoryInfo
 from mdio.core.topology import BONDS, RESINDEX, SEGINDEX, Texts, Topology
 from mdio.layouts.base import FormatFacts, Layout, redundant_option_error
 from mdio.layouts.foreign.hdf5 import Datasets, check_heaps, was_written
-from mdio.layouts.foreign.tree import as_source_error
+from mdio.layouts.foreign.tree import as_source_error, text_of
 from mdio.layouts.foreign.units import made_up, spelled_factor
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
@@ -130,8 +130,7 @@ class MDTrajLayout(Layout):
         )
 
     def _factor(self, name: str) -> float:
-        unit = self._file[name].attrs.get("units", UNITS[name])
-        text = unit.decode("utf-8", "replace") if isinstance(unit, bytes) else str(unit)
+        text = str(text_of(self._file[name].attrs.get("units", UNITS[name])))
         factor = spelled_factor(name, text)
         if factor is None:
             raise SourceError(f"{self.path}: {name} is in {text!r}, expected {UNITS[name]}")

@@ -140,7 +140,47 @@ class H5MDWriter(LayoutWriter):
 
     @classmethod
     def plan_for(cls, info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
-        return plan_h5md(info, options)
+        check_group_names(options.groups)
+        if get_flavour(options.flavour).to_file and not integer_codec(options.compression):
+            options.refuse_rounding(f"--flavour {options.flavour}, which has units of its own")
+            if options.precision not in (None, "auto", "none"):
+                raise PlanError(
+                    f"--flavour {options.flavour} stores floats in its own units, which "
+                    "--precision does not know; leave one of them out"
+                )
+        encoding = (
+            _integer_encoding(info, options)
+            if integer_codec(options.compression)
+            else _float_encoding(options)
+        )
+        is_compressed = encoding["compression"] is not None
+        if options.contiguous:
+            options = _contiguous_options(info, options)
+        quantised = integer_codec(encoding["compression"]) is not None
+        plan = plan_arrays(info, options, quantised=quantised).replace(
+            layout="h5md",
+            writes_chunks=True,
+            flavour=options.flavour,
+            direct=None if is_compressed else False,
+            **encoding,
+        )
+        if is_compressed:  # where compressed chunks begin is not known beforehand
+            plan = plan.replace(alignment_nbytes=1, padding=0.0)
+        nbytes = info.n_frames * (8 + 8 + 24 + 36) + 2 * options.topology_nbytes
+        for array in plan.arrays:
+            n_chunks = math.ceil(info.n_frames / array.chunk_frames) * array.n_atom_chunks
+            nbytes += n_chunks * CHUNK_ENTRY_NBYTES
+            block_nbytes, n_blocks = array.chunk_nbytes, n_chunks
+            if array.contiguous:
+                block_nbytes, n_blocks = 12 * array.n_atoms * info.n_frames, 1
+            alignment = plan.stripes.alignment_nbytes
+            if is_aligned(array, alignment):
+                block_nbytes = math.ceil(block_nbytes / alignment) * alignment
+            nbytes += n_blocks * block_nbytes
+            if not is_compressed:
+                per_row = array.n_atom_chunks * pieces_of_row(12 * array.chunk_atoms)
+                nbytes += 4 * info.n_frames * per_row
+        return plan.replace(nbytes=nbytes)
 
     @property
     def _batch_frames(self) -> int | None:
@@ -443,51 +483,6 @@ def _integer_encoding(info: TrajectoryInfo, options: WriteOptions) -> dict[str, 
         "precision_source": source,
         "notes": (note,),
     }
-
-
-def plan_h5md(info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
-    """Plan one file; raises PlanError for options that do not go with H5MD."""
-    check_group_names(options.groups)
-    if get_flavour(options.flavour).to_file and not integer_codec(options.compression):
-        options.refuse_rounding(f"--flavour {options.flavour}, which has units of its own")
-        if options.precision not in (None, "auto", "none"):
-            raise PlanError(
-                f"--flavour {options.flavour} stores floats in its own units, which --precision "
-                "does not know; leave one of them out"
-            )
-    encoding = (
-        _integer_encoding(info, options)
-        if integer_codec(options.compression)
-        else _float_encoding(options)
-    )
-    is_compressed = encoding["compression"] is not None
-    if options.contiguous:
-        options = _contiguous_options(info, options)
-    quantised = integer_codec(encoding["compression"]) is not None
-    plan = plan_arrays(info, options, quantised=quantised).replace(
-        layout="h5md",
-        writes_chunks=True,
-        flavour=options.flavour,
-        direct=None if is_compressed else False,
-        **encoding,
-    )
-    if is_compressed:  # where compressed chunks begin is not known beforehand
-        plan = plan.replace(alignment_nbytes=1, padding=0.0)
-    nbytes = info.n_frames * (8 + 8 + 24 + 36) + 2 * options.topology_nbytes
-    for array in plan.arrays:
-        n_chunks = math.ceil(info.n_frames / array.chunk_frames) * array.n_atom_chunks
-        nbytes += n_chunks * CHUNK_ENTRY_NBYTES
-        block_nbytes, n_blocks = array.chunk_nbytes, n_chunks
-        if array.contiguous:
-            block_nbytes, n_blocks = 12 * array.n_atoms * info.n_frames, 1
-        alignment = plan.stripes.alignment_nbytes
-        if is_aligned(array, alignment):
-            block_nbytes = math.ceil(block_nbytes / alignment) * alignment
-        nbytes += n_blocks * block_nbytes
-        if not is_compressed:
-            per_row = array.n_atom_chunks * pieces_of_row(12 * array.chunk_atoms)
-            nbytes += 4 * info.n_frames * per_row
-    return plan.replace(nbytes=nbytes)
 
 
 def _temporary_beside(path: Path, ending: str) -> Path:

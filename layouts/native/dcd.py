@@ -32,7 +32,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
@@ -298,24 +298,6 @@ def _check_frames(
     _check_lengths(frames.path, arrays, n_atoms, frames.first + run.start)
 
 
-def frame_table(path: Path, header: DCDHeader, n_frames: int) -> FrameTable | None:
-    """Return the table of frames; None if copies would not make valid files.
-
-    That is so with fixed atoms (only the first frame has them) or with steps beyond 32 bits.
-    """
-    stride = max(header.nsavc, 1)
-    if header.free is not None or header.istart + stride * n_frames > INT32_MAX:
-        return None
-    with OpenFile(path) as file:
-        raw = file.peek(0, header.nbytes)
-    offset = header.marker.itemsize + 4
-    header_for = partial(_part_header, raw, offset, header.order, header.istart, stride)
-    numbers = np.arange(n_frames + 1, dtype=np.int64)
-    edges = header.nbytes + header.frame_nbytes(header.n_atoms) * numbers
-    check = partial(_check_frames, header)
-    return FrameTable(path, edges, header_for, check=check, byte_order=header.order)
-
-
 CELL_ORDER = (0, 2, 5, 4, 3, 1)
 """Indices of lengths and alpha, beta, gamma in a record: A, gamma, B, beta, alpha, C."""
 MATRIX_ORDER = ((0, 1, 3), (1, 2, 4), (3, 4, 5))  # the rows of CHARMM's symmetric matrix
@@ -406,10 +388,21 @@ class DCDLayout(NativeLayout):
         )
 
     def tables(self) -> Tables:
-        frames = None  # copies would lose the time step that the user gave
-        if "dt" not in self.options:
-            frames = frame_table(self.path, self.header, self.info.n_frames)
-            frames = frames and replace(frames, sums=self.options.get("sums"))
+        header, n_frames = self.header, self.info.n_frames
+        stride = max(header.nsavc, 1)
+        beyond_32_bits = header.istart + stride * n_frames > INT32_MAX
+        if "dt" in self.options or header.free is not None or beyond_32_bits:
+            # Copies would lose the time step that the user gave, or the fixed atoms.
+            return Tables(None, self._positions)
+        with OpenFile(self.path) as file:
+            raw = file.peek(0, header.nbytes)
+        offset = header.marker.itemsize + 4
+        header_for = partial(_part_header, raw, offset, header.order, header.istart, stride)
+        edges = header.nbytes + header.frame_nbytes(header.n_atoms) * np.arange(n_frames + 1)
+        check, sums = partial(_check_frames, header), self.options.get("sums")
+        frames = FrameTable(
+            self.path, edges, header_for, sums=sums, check=check, byte_order=header.order
+        )
         return Tables(frames, self._positions)
 
     def _positions(self) -> ChunkTable | None:

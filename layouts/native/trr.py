@@ -369,8 +369,7 @@ class TRREncoder(Encoder):
         shape = (self.n_atoms, 3)
         return np.dtype(
             [
-                ("head", ">i4", 3),
-                ("version", "S12"),
+                ("start", f"S{len(START)}"),
                 ("sizes", ">i4", 10),
                 ("n_atoms", ">i4"),
                 ("step", ">i4"),
@@ -397,8 +396,7 @@ class TRREncoder(Encoder):
                 "written; write h5md or zarr"
             )
         rows = np.empty(block.n_frames, self._dtype) if out is None else out.view(self._dtype)
-        rows["head"] = (MAGIC, len(VERSION) + 1, len(VERSION))
-        rows["version"] = VERSION
+        rows["start"] = START
         rows["sizes"] = 0
         rows["sizes"][:, 2] = 36
         for number, name in enumerate(FIELDS):

@@ -149,14 +149,9 @@ class XTCLayout(ScannedLayout):
         return int.from_bytes(read_head(path)[:4], "big") in MAGICS
 
     def _positions(self) -> ChunkTable:
-        shape = (self.index.n_frames, 1, 1)
-        return ChunkTable(
-            self.path,
-            (1, self.index.n_atoms, 3),
-            self.index.offsets.reshape(shape),
-            self.index.frame_nbytes.reshape(shape),
-            codec={"id": XTC_CODEC},
-        )
+        index, shape = self.index, (self.index.n_frames, 1, 1)
+        places = index.offsets.reshape(shape), index.frame_nbytes.reshape(shape)
+        return ChunkTable(self.path, (1, index.n_atoms, 3), *places, codec={"id": XTC_CODEC})
 
     @classmethod
     def marks(cls, path: Path) -> FrameMarks:
@@ -197,18 +192,9 @@ class XTCLayout(ScannedLayout):
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
     ) -> None:
         vectors_nm = np.empty((stop - start, 3, 3), np.float32)
-        read_frames(
-            self._file,
-            self._index,
-            start,
-            stop,
-            block.positions,
-            vectors_nm,
-            block.time,
-            block.step,
-            atoms,
-            n_threads=self.options.get("n_threads", 1),
-        )
+        out = block.positions, vectors_nm, block.time, block.step
+        n_threads = self.options.get("n_threads", 1)
+        read_frames(self._file, self._index, start, stop, *out, atoms, n_threads)
         block.box[...] = boxes_from_vectors(vectors_nm, scale=NM_TO_ANGSTROM)
 
 
@@ -225,13 +211,8 @@ class XTCEncoder(Encoder):
     def encode(self, block: FrameBlock, out: Bytes | None = None) -> Bytes:  # noqa: ARG002
         box = block.box.copy()
         box[:, :3] *= np.float32(0.1)
-        data = xtc_codec.encode(
-            block.positions,
-            vectors_from_boxes(box),
-            block.time,
-            block.step,
-            10.0 / (self.precision or XTC_PRECISION),
-        )
+        vectors, per_nm = vectors_from_boxes(box), 10.0 / (self.precision or XTC_PRECISION)
+        data = xtc_codec.encode(block.positions, vectors, block.time, block.step, per_nm)
         return np.frombuffer(data, np.uint8)
 
     def size_of(self, head: bytes) -> int:

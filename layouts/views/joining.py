@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
@@ -140,20 +140,16 @@ def _by_steps(
     return step_infos, read_steps
 
 
+@dataclass(slots=True)
 class _Joiner:
     """Joins files by their times; collects notes on what it drops."""
 
-    def __init__(
-        self,
-        infos: Sequence[TrajectoryInfo],
-        stored: Sequence[StoredTimes],
-        read: ReadTimes,
-        overlap: str | None,
-        unit: str,
-    ) -> None:
-        self.infos, self.stored, self.read = infos, stored, read
-        self.overlap, self.unit = overlap, unit
-        self.notes: list[str] = []
+    infos: Sequence[TrajectoryInfo]
+    stored: Sequence[StoredTimes]
+    read: ReadTimes
+    overlap: str | None
+    unit: str
+    notes: list[str] = field(default_factory=list)
 
     def join(self, numbers: Sequence[int]) -> Joining:
         infos = self.infos

@@ -125,7 +125,7 @@ class LAMMPS(TextFormat):
             )
 
     def _read_header(self, lines: Lines) -> FrameHeader:
-        values: dict[str, Any] = {"TIME": None}
+        values: dict[str, Any] = {"time": None}
         while True:
             line = lines.next()
             if not line.startswith(b"ITEM: "):
@@ -138,14 +138,15 @@ class LAMMPS(TextFormat):
                 self._style = style if style in STYLES else ""
                 self.names_lengths = style in STYLES
             elif item == "TIME":
-                values[item] = _time(lines.next())
+                values["time"] = _time(lines.next())
             elif item == "TIMESTEP":
-                values[item] = integer(lines.next(), "a step")
+                values["step"] = integer(lines.next(), "a step")
             elif item == "NUMBER OF ATOMS":
-                values[item] = integer(lines.next(), "a number of atoms")
+                values["n_atoms"] = integer(lines.next(), "a number of atoms")
             elif item.startswith("BOX BOUNDS"):
-                values["BOX BOUNDS"] = item[10:].strip(), lines.next_lines(3)
-                _check_bounds(*values["BOX BOUNDS"])
+                bounds = values["bounds"] = item[10:].strip()
+                values["bound_lines"] = lines.next_lines(3)
+                _check_bounds(bounds, values["bound_lines"])
             elif item.startswith("ATOMS"):
                 break
             else:
@@ -154,22 +155,14 @@ class LAMMPS(TextFormat):
                     "BOX BOUNDS or ATOMS",
                     at_end=not lines.peek(),
                 )
-        if missing := [
-            name for name in ("TIMESTEP", "NUMBER OF ATOMS", "BOX BOUNDS") if name not in values
-        ]:
+        items = {"step": "TIMESTEP", "n_atoms": "NUMBER OF ATOMS", "bounds": "BOX BOUNDS"}
+        if missing := [item for name, item in items.items() if name not in values]:
             raise FrameError(f"ITEM: ATOMS without {missing[0]} before it")
         if not line.endswith(b"\n"):
             raise FrameError(f"{quoted(line)} at the end", at_end=True)
         if item == "ATOMS":
             raise FrameError("ITEM: ATOMS names no columns, expected such as id type x y z")
-        return FrameHeader(
-            values["TIME"],
-            values["TIMESTEP"],
-            values["NUMBER OF ATOMS"],
-            values["BOX BOUNDS"][0],
-            values["BOX BOUNDS"][1],
-            item.split()[1:],
-        )
+        return FrameHeader(**values, columns=item.split()[1:])
 
     def read(self, raw: bytes, n_atoms: int) -> Snapshot:
         """Return a frame; atoms are in the order of their ids."""
