@@ -67,25 +67,26 @@ class MDTrajLayout(Layout):
                 self._file.close()
                 raise
 
+    def _error(self, text: str) -> SourceError:
+        return SourceError(f"{self.path}: {text}")
+
     def _array(self, name: str, *shape: int) -> h5py.Dataset:
         array = self._file[name]
         if not isinstance(array, h5py.Dataset):
-            raise SourceError(f"{self.path}: {name} is a group, expected numbers of shape {shape}")
+            raise self._error(f"{name} is a group, expected numbers of shape {shape}")
         if array.is_virtual or array.external or array.dtype.kind not in "fiu":
-            raise SourceError(
-                f"{self.path}: {name} is {array.dtype}, or in another file; expected numbers in "
-                "this file"
-            )
+            text = f"{name} is {array.dtype}, or in another file"
+            raise self._error(f"{text}; expected numbers in this file")
         if array.shape != shape:
-            raise SourceError(f"{self.path}: {name} has shape {array.shape}, expected {shape}")
+            raise self._error(f"{name} has shape {array.shape}, expected {shape}")
         if not was_written(array):
-            raise SourceError(f"{self.path}: {name} claims {array.nbytes} bytes, few are stored")
+            raise self._error(f"{name} claims {array.nbytes} bytes, few are stored")
         return array
 
     def _describe(self) -> TrajectoryInfo:
         shape = self._file["coordinates"].shape
         if len(shape) != 3 or 0 in shape:
-            raise SourceError(f"{self.path}: coordinates of shape {shape}: nothing to read")
+            raise self._error(f"coordinates of shape {shape}: nothing to read")
         n_frames, n_atoms = int(shape[0]), int(shape[1])
         per_atom = (n_frames, n_atoms, 3)
         self._arrays = {
@@ -100,9 +101,9 @@ class MDTrajLayout(Layout):
         }
         cell = [name for name in ("cell_lengths", "cell_angles") if name in self._columns]
         if len(cell) == 1:
-            raise SourceError(
-                f"{self.path}: it has {cell[0]} alone, expected cell_lengths and cell_angles, or "
-                "neither; write the other one, or take this one out"
+            raise self._error(
+                f"it has {cell[0]} alone, expected cell_lengths and cell_angles, or neither; write "
+                "the other one, or take this one out"
             )
         names = {*self._columns, *(ARRAYS[field] for field in self._arrays)}
         self._factors = {name: self._factor(name) for name in sorted(names)}
@@ -133,7 +134,7 @@ class MDTrajLayout(Layout):
         text = str(text_of(self._file[name].attrs.get("units", UNITS[name])))
         factor = spelled_factor(name, text)
         if factor is None:
-            raise SourceError(f"{self.path}: {name} is in {text!r}, expected {UNITS[name]}")
+            raise self._error(f"{name} is in {text!r}, expected {UNITS[name]}")
         return factor
 
     def _times(self, start: int, stop: int) -> NDArray[Any]:

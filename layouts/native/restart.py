@@ -136,16 +136,16 @@ class RestartLayout(Layout):
         n_left = len(lines) - per_frame
         if n_atoms < 1 or n_left not in (0, 1, per_frame, per_frame + 1):
             raise ValueError(f"{len(lines)} lines of numbers for {n_atoms} atoms")
-        numbers = [_parse_numbers(lines[:per_frame], 3 * n_atoms).reshape(-1, 3)]
+        positions = _parse_numbers(lines[:per_frame], 3 * n_atoms).reshape(-1, 3)
         # Of two atoms or fewer velocities and a cell have one line each: a cell has right angles.
         has_velocities = n_left >= per_frame
         if n_left == per_frame == 1:
             last = _parse_numbers(lines[-1:])
             has_velocities = len(last) != PER_LINE or not all((last[3:] > 0) & (last[3:] <= 180))
+        velocities = None
         if has_velocities:
-            numbers.append(
-                _parse_numbers(lines[per_frame : 2 * per_frame], 3 * n_atoms).reshape(-1, 3)
-            )
+            stored = _parse_numbers(lines[per_frame : 2 * per_frame], 3 * n_atoms)
+            velocities = stored.reshape(-1, 3) * AMBER_VELOCITY
         box = np.zeros(6)
         if n_left > per_frame * has_velocities:
             cell = _parse_numbers(lines[-1:])
@@ -153,8 +153,7 @@ class RestartLayout(Layout):
                 raise ValueError(f"a box of {len(cell)} numbers, expected 3 or 6")
             box[:] = np.append(cell, [90.0] * (6 - len(cell)))
         time = float(words[1].replace("D", "E")) if len(words) > 1 else 0.0
-        velocities = numbers[1] * AMBER_VELOCITY if has_velocities else None
-        return _frame_block(numbers[0], velocities, box, time)
+        return _frame_block(positions, velocities, box, time)
 
     def _read_into(
         self,

@@ -141,17 +141,13 @@ class ZarrWriter(LayoutWriter):
 
     def create(self) -> None:
         """Make the folders and all metadata except the root's."""
-        try:
+        with output_errors(self.path):
             self.path.mkdir(exist_ok=True)
             nodes = group_nodes(self.plan) | array_nodes(self.plan)
             for path, node in nodes.items():
                 folder = self.path / path
                 folder.mkdir(parents=True, exist_ok=True)
                 write_file(folder / METADATA, json.dumps(node).encode())
-        except OSError as error:
-            if isinstance(error, OutputError):
-                raise
-            raise OutputError(f"{self.path}: cannot be made ({error.strerror})") from error
 
     def find(
         self, records: Sequence[PieceRecord], select_intact: SelectIntact

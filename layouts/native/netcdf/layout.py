@@ -581,17 +581,14 @@ class NCDFLayout(NativeLayout):
         block.box[...] = 0
         if set(CELL) <= set(arrays):
             with np.errstate(over="ignore", invalid="ignore"):
-                block.box[:, :3] = self._scaled(arrays, "cell_lengths")
-                block.box[:, 3:] = self._scaled(arrays, "cell_angles")
-                for name, columns in (("cell_lengths", slice(0, 3)), ("cell_angles", slice(3, 6))):
-                    if (factor := self._factors[name]) is not None:
-                        block.box[:, columns] *= np.float32(factor)
+                for name, columns in zip(CELL, (block.box[:, :3], block.box[:, 3:]), strict=True):
+                    columns[...] = self._scaled(arrays, name)
+                    columns *= np.float32(self._factors[name] or 1)
             block.box[(block.box[:, :3] == 0).all(axis=1)] = 0
 
     def _times(self, arrays: dict[str, NDArray[Any]]) -> NDArray[np.float64]:
         times = np.asarray(self._scaled(arrays, "time"), np.float64)
-        factor = self._factors["time"]
-        return times if factor is None else times * factor
+        return times * (self._factors["time"] or 1)
 
     def _scaled(self, arrays: dict[str, NDArray[Any]], name: str) -> NDArray[Any]:
         scale = self._scales[name]
