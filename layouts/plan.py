@@ -4,10 +4,9 @@ File systems transfer whole stripes best (Lustre's default is 1 MiB), readers re
 one worker makes and writes a whole piece (a Zarr shard, a run of HDF5 chunks, a segment). A piece
 is a whole number of chunks, of the full system and of each group, so that pieces never share one.
 
-A chunk should fill whole stripes of the file system, be large enough to be worth a request, and be
-small enough that readers read little that they do not need. Chunks are stored whole, so the last
-one, which reaches beyond the trajectory, takes as much space as the others. Where chunks are few
-this matters as much as the empty ends of stripes; both count as padding.
+A chunk should fill whole stripes, be worth a request, and hold little that readers do not need.
+Chunks are stored whole, also the last one, which reaches beyond the trajectory: this counts as
+padding, as the empty ends of stripes do.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Native files: fields of records of one size, and frames found through an index.
 
-An XTC or TRR file on another machine is scanned in parts. Going from header to header would cost a
-round trip for each, or all bytes between them. So every process reads one part of the file, with
-many requests in flight, finds the first header in it and follows the frames from there. The parts
-fit together if each ends where the next begins. The bytes are then in the page cache of the machine
-that analyses the file.
+An XTC or TRR file on another machine is scanned in parts, since going from header to header would
+cost a round trip for each. Every process reads one part of the file, with many requests in flight,
+finds the first header in it and follows the frames from there. The parts fit together if each ends
+where the next begins. The bytes are then in the page cache of the machine that analyses the file.
 """
 
 from __future__ import annotations
