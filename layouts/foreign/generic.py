@@ -31,7 +31,7 @@ from mdio.layouts.foreign.compressed import (
     compression_of,
     decompressed_head,
 )
-from mdio.layouts.foreign.snapshot import ForeignFrames, Snapshot
+from mdio.layouts.foreign.snapshot import ForeignFrames, Snapshot, fill_row
 from mdio.layouts.foreign.text.format import FORMATS as TEXT_FORMATS
 from mdio.layouts.foreign.text.format import TextFrames
 from mdio.layouts.foreign.units import length_factor, made_up
@@ -252,24 +252,11 @@ class GenericLayout(Layout):
         for row, frame in enumerate(range(start, stop)):
             snapshot = self._snapshot(frame)
             block.time[row] = self._time(frame, snapshot)
-            block.step[row] = frame if snapshot.step is None else snapshot.step
-            self._fill(block, row, snapshot, atoms)
-
-    def _fill(
-        self, block: FrameBlock, row: int, snapshot: Snapshot, atoms: AtomIndices | None
-    ) -> None:
-        block.box[row] = 0 if snapshot.box is None else snapshot.box
-        block.box[row, :3] *= self._factor
-        if block.n_atoms == 0:
-            return
-        for name, out in block.present().items():
-            values = getattr(snapshot, name)
-            if values is None:
-                out[row] = np.nan
-            else:
-                out[row] = values if atoms is None else values[atoms]
-                if name != "forces" and self._factor != 1:
-                    out[row] *= self._factor
+            fill_row(block, row, snapshot, atoms, frame)
+        if self._factor != 1:
+            for lengths in (block.box[:, :3], block.positions, block.velocities):
+                if lengths is not None:
+                    lengths *= self._factor
 
 
 def _format_by_name(path: Path) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import AtomCountError, MdioError
-from mdio.core.frames import FIELDS, LostBytes
+from mdio.core.frames import FIELDS, AtomIndices, FrameBlock, LostBytes
 
 Vectors = NDArray[np.float32]
 
@@ -35,6 +35,22 @@ class Snapshot:
     @property
     def n_atoms(self) -> int:
         return len(self.positions)
+
+
+def fill_row(
+    block: FrameBlock, row: int, snapshot: Snapshot, atoms: AtomIndices | None, number: int
+) -> None:
+    """Fill a row of a block, but for its time; arrays that the frame lacks are NaN.
+
+    `number`: of the frame, in place of a step that it lacks.
+    """
+    block.step[row] = number if snapshot.step is None else snapshot.step
+    block.box[row] = 0 if snapshot.box is None else snapshot.box
+    for name, out in block.present().items() if block.n_atoms else ():
+        values = getattr(snapshot, name)
+        if values is not None and atoms is not None:
+            values = values[atoms]
+        out[row] = np.nan if values is None else values
 
 
 def snapshot_of(ts: Any) -> Snapshot:

@@ -171,19 +171,15 @@ class JoinedFile(OwnFile):
         return self._open_parts[0]
 
     def info(self, layout: str) -> TrajectoryInfo:
-        manifest = self.manifest
-        return (
-            self._readable_part()
-            .info(layout)
-            .replace(
-                path=str(self.path),
-                n_frames=manifest["n_frames"],
-                dt_ps=float(manifest["dt_ps"]),
-                time_last_ps=float(self.read_column("time", self.n_frames - 1, self.n_frames)[0]),
-                nbytes=self._bytes.nbytes + sum(part.nbytes for part in self.parts),
-                source=manifest["source"],
-                flaws=Flaws(made_up=tuple(manifest["source"].get("made_up", ()))),
-            )
+        manifest, info = self.manifest, self._readable_part().info(layout)
+        return info.replace(
+            path=str(self.path),
+            n_frames=manifest["n_frames"],
+            dt_ps=float(manifest["dt_ps"]),
+            time_last_ps=float(self.read_column("time", self.n_frames - 1, self.n_frames)[0]),
+            nbytes=self._bytes.nbytes + sum(part.nbytes for part in self.parts),
+            source=manifest["source"],
+            flaws=Flaws(made_up=tuple(manifest["source"].get("made_up", ()))),
         )
 
     def read_into(
