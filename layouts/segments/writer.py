@@ -48,6 +48,9 @@ from mdio.layouts.writer import (
     WriterFacts,
 )
 
+SEGMENT_NBYTES = 64 << 20
+"""Decoded bytes of a segment, unless a number of segments is asked for."""
+
 
 class SegmentsWriter(LayoutWriter):
     """Writes ``NAME.segments/``.
@@ -84,7 +87,43 @@ class SegmentsWriter(LayoutWriter):
 
     @classmethod
     def plan_for(cls, info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
-        return plan_segments(info, options)
+        """Plan a folder of segments; raises PlanError.
+
+        The container is the one asked for; else xtc for the integers of an XTC without velocities
+        and forces; else the source's own format; else ncdf. Without a number of segments, each has
+        about 64 MiB decoded.
+        """
+        container = options.container
+        if container is None:
+            is_xtc = info.xtc_integers and not (info.has_velocities or info.has_forces)
+            source_format = "xtc" if is_xtc or info.compression == "xtc" else info.layout
+            container = source_format if source_format in NATIVE_FORMATS else "ncdf"
+        if container not in NATIVE_FORMATS:
+            raise PlanError(f"--container is {container!r}; it may be {', '.join(NATIVE_FORMATS)}")
+        plan = native_plan(container, info, options, f"segments of {container}")
+        n_segments = options.segments
+        if n_segments is None:
+            n_by_size = math.ceil(info.n_frames * info.frame_nbytes / SEGMENT_NBYTES)
+            n_segments = min(max(n_by_size, 1), info.n_frames)
+        if not 1 <= n_segments <= info.n_frames:
+            raise PlanError(
+                f"{info.path}: {n_segments} segments asked for, but it has {info.n_frames} frames, "
+                f"so there can be 1 to {info.n_frames}"
+            )
+        sizes = even_split(info.n_frames, n_segments)
+        if options.expected_frames is not None:
+            size = max(1, SEGMENT_NBYTES // info.frame_nbytes)
+            n_full, n_rest = divmod(info.n_frames, size)
+            sizes = (size,) * n_full + (n_rest,) * (n_rest > 0)
+            n_segments = len(sizes)
+        header_nbytes = encoder_of(container, plan).header_nbytes
+        return plan.replace(
+            layout="segments",
+            segment_frames=sizes,
+            piece_frames=min(plan.piece_frames, sizes[0]),
+            n_files=n_segments,
+            nbytes=plan.nbytes + (n_segments - 1) * header_nbytes,
+        )
 
     def create(self) -> None:
         with output_errors(self.path):
@@ -280,47 +319,3 @@ class SegmentsWriter(LayoutWriter):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_records": {}, "_segments_done": {}, "_tables": {}}
-
-
-SEGMENT_NBYTES = 64 << 20
-"""Decoded bytes of a segment, unless a number of segments is asked for."""
-
-
-def plan_segments(info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
-    """Plan a folder of segments; raises PlanError.
-
-    The container is the one asked for; else xtc for the integers of an XTC without velocities and
-    forces; else the source's own format; else ncdf. The number of segments is the one asked for, or
-    else such that each has about 64 MiB decoded.
-    """
-    container = options.container
-    if container is None:
-        is_xtc = info.xtc_integers and not (info.has_velocities or info.has_forces)
-        source_format = "xtc" if is_xtc or info.compression == "xtc" else info.layout
-        container = source_format if source_format in NATIVE_FORMATS else "ncdf"
-    if container not in NATIVE_FORMATS:
-        raise PlanError(f"--container is {container!r}; it may be {', '.join(NATIVE_FORMATS)}")
-    plan = native_plan(container, info, options, f"segments of {container}")
-    n_segments = options.segments
-    if n_segments is None:
-        n_by_size = math.ceil(info.n_frames * info.frame_nbytes / SEGMENT_NBYTES)
-        n_segments = min(max(n_by_size, 1), info.n_frames)
-    if not 1 <= n_segments <= info.n_frames:
-        raise PlanError(
-            f"{info.path}: {n_segments} segments asked for, but it has {info.n_frames} frames, so "
-            f"there can be 1 to {info.n_frames}"
-        )
-    sizes = even_split(info.n_frames, n_segments)
-    if options.expected_frames is not None:
-        size = max(1, SEGMENT_NBYTES // info.frame_nbytes)
-        n_full, n_rest = divmod(info.n_frames, size)
-        sizes = (size,) * n_full + (n_rest,) * (n_rest > 0)
-        n_segments = len(sizes)
-    header_nbytes = encoder_of(container, plan).header_nbytes
-    return plan.replace(
-        layout="segments",
-        segment_frames=sizes,
-        piece_frames=min(plan.piece_frames, sizes[0]),
-        n_files=n_segments,
-        nbytes=plan.nbytes + (n_segments - 1) * header_nbytes,
-    )
