@@ -66,7 +66,6 @@ class BackendLayout(Layout):
 
     @property
     def backend(self) -> Backend:
-        """The backend, opened if need be."""
         _ = self.info
         assert self._backend is not None
         return self._backend
@@ -95,7 +94,7 @@ class BackendLayout(Layout):
             yield from openings(runs, atoms, self.fields)
 
     def _group_for_cache(self, atoms: AtomIndices | None) -> tuple[str, AtomIndices | None]:
-        """Return name and fields of the stored group that has `atoms`, and the group's atoms."""
+        """Return name and fields of the stored group that has `atoms`, and its atoms."""
         backend: Any = self.backend
         if self.manifest is None:
             return "", None
@@ -115,7 +114,6 @@ class BackendLayout(Layout):
         return topology
 
     def units(self) -> Iterator[Unit]:
-        """Yield all units to check, also those of groups."""
         yield from getattr(self.backend, "units", super().units)()
 
     def _close(self) -> None:

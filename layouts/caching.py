@@ -77,7 +77,6 @@ def cached_reads(layout: Any, atoms: AtomIndices | None) -> UnitReads:
 
 
 def _cache_notes(cache: Cache, path: Path, ranges_known: bool) -> Iterator[str]:
-    """Yield the notes on keeping units of the trajectory `path` in `cache`."""
     if not ranges_known:
         yield (
             f"{path}: it cannot be cached, since only MDAnalysis or a library can find its frames; "
@@ -102,7 +101,6 @@ class UnitReads:
         self.edges = unit_edges(layout, layout.info.n_atoms if atoms is None else len(atoms))
         status = None
         self.ranges_known = True
-        """Whether the byte ranges of frames are known."""
         if layout.uuid is None:
             first = next(layout._ranges(0, int(self.edges[1]), atoms), None)
             self.ranges_known = first is not None
@@ -115,7 +113,6 @@ class UnitReads:
         self._uncached: set[int] = set()
         self._tables: dict[tuple[str, int, int], CachedUnit | None] = {}
         self._last_listed_unit = -1
-        """The unit that `source_ranges` listed last."""
 
     def read(self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock) -> None:
         """Fill `block` with frames ``start:stop``; raises the errors of the layout's reading."""

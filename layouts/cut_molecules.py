@@ -56,9 +56,7 @@ class CutMolecules:
     is_rotated: bool = False
     """Whether frames were rotated by a fit, and their boxes were not."""
     knows_residues: bool = True
-    """Whether `pairs` come from a topology."""
     remedy: str = MAKE_WHOLE
-    """What makes molecules whole, for notes."""
 
     @classmethod
     def of(

@@ -86,11 +86,10 @@ def treatments(source: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def runs_from_indices(indices: ArrayLike) -> list[list[int]]:
-    """Write indices as runs, in their order.
+    """Return indices, in any order, as runs of [start, stop, step].
 
-    `indices`, (n,) int: in any order, repeats allowed.
-    Returns list of [start, stop, step], each of which stands for ``range(start, stop, step)`` with
-    `step` > 0; one after the other these give the indices.
+    Each stands for ``range(start, stop, step)``, with `step` > 0; one after the other they give the
+    indices.
     """
     values = np.asarray(indices, np.int64)
     steps = np.diff(values)
@@ -119,13 +118,11 @@ def indices_from_runs(runs: IndexRuns) -> NDArray[np.int64]:
 def build_manifest(plan: LayoutPlan, meta: OutputMeta, **extra: Any) -> dict[str, Any]:
     """Return the manifest of an output as JSON-able values.
 
-    `plan`, `meta`: the plan of the output, and on its source and recipe. `extra`: values that only
-    the writer knows: at least ``has_box`` (whether any frame has a non-zero box), and whatever its
-    layout needs for reading.
-    Returns dict: frames and atoms that were kept, and the atoms of the groups, are runs of [start,
-    stop, step]; ``atoms`` is None where all are kept; the atoms of a group are indices into the
-    kept atoms. ``error_bound_angstrom`` is the largest difference between a stored coordinate and
-    the source's, before rounding to float32.
+    `extra`: values that only the writer knows: at least ``has_box`` (whether any frame has a
+    non-zero box), and whatever its layout needs for reading. Frames and atoms that are kept, and
+    atoms of groups, are runs of [start, stop, step]; ``atoms`` is None where all are kept; the
+    atoms of a group are indices into the kept ones. ``error_bound_angstrom`` is the largest
+    difference between a stored coordinate and the source's, before rounding to float32.
     """
     precision = plan.precision
     manifest: dict[str, Any] = {

@@ -4,10 +4,9 @@ File systems transfer whole stripes best (Lustre's default is 1 MiB), readers re
 one worker makes and writes a whole piece (a Zarr shard, a run of HDF5 chunks, a segment). A piece
 is a whole number of chunks, of the full system and of each group, so that pieces never share one.
 
-A chunk should fill whole stripes of the file system, be large enough to be worth a request, and be
-small enough that readers read little that they do not need. Chunks are stored whole, so the last
-one, which reaches beyond the trajectory, takes as much space as the others. Where chunks are few
-this matters as much as the empty ends of stripes; both count as padding.
+A chunk should fill whole stripes, be worth a request, and hold little that readers do not need.
+Chunks are stored whole, also the last one, which reaches beyond the trajectory: this counts as
+padding, as the empty ends of stripes do.
 """
 
 from __future__ import annotations
@@ -68,8 +67,8 @@ def plan_padding(
 ) -> float:
     """Return the share of padding in an output whose chunks begin on stripe boundaries.
 
-    `shape`, `chunk`: (frames, atoms) of the array and of a chunk. `stripe_nbytes`: stripe size; 1
-    if chunks follow each other without gaps. `item_nbytes`: bytes of one atom in one frame.
+    `shape`, `chunk`: (frames, atoms). `stripe_nbytes`: 1 if chunks follow each other without gaps.
+    `item_nbytes`: bytes of one atom in one frame.
     """
     n_chunks = math.ceil(shape[0] / chunk[0]) * math.ceil(shape[1] / chunk[1])
     stored_nbytes = math.ceil(item_nbytes * chunk[0] * chunk[1] / stripe_nbytes) * stripe_nbytes
@@ -79,8 +78,7 @@ def plan_padding(
 def fit_parts(longest: int, total: int) -> int:
     """Return a length of at most `longest` that cuts `total` into parts with little padding.
 
-    The last part may be shorter than the others, by at most 15% of the length of all parts. Parts
-    of equal length are tried first, then shorter ones; a length of 1 always fits.
+    The last part may be shorter than the others, by at most 15% of the length of all parts.
     """
     length = math.ceil(total / math.ceil(total / min(longest, total)))
     while math.ceil(total / length) * length * (1 - MAX_PADDING) > total:
@@ -92,13 +90,10 @@ def plan_chunks(frame_nbytes: int, n_frames: int, stripe_nbytes: int) -> tuple[i
     """Choose how many whole frames make a chunk that fits the stripes.
 
     A chunk takes the smallest number of stripes of 1 MiB or more together that whole frames fill to
-    95%, or else to 85%; the unused end of the last chunk counts as empty.
-
-    `frame_nbytes`: bytes of one frame in one array. `n_frames`: frames of the trajectory, and most
-    frames of a chunk. `stripe_nbytes`: stripe size.
-    Returns `chunk_frames` (int). `padding` (float): share of padding if chunks begin on stripe
-    boundaries, at most 0.15; 0 where chunks are not aligned, since no chunk of up to 16 MiB fits or
-    the whole trajectory is smaller than a stripe.
+    95%, or else to 85%; the unused end of the last chunk counts as empty. `frame_nbytes`: of one
+    array. Returns frames, and the share of padding if chunks begin on stripe boundaries, at most
+    0.15; 0 where they are not aligned, since no chunk of up to 16 MiB fits or the trajectory is
+    smaller than a stripe.
     """
     if frame_nbytes * n_frames <= stripe_nbytes:
         return fit_parts(max(MIB // frame_nbytes, 1), n_frames), 0.0
@@ -173,8 +168,7 @@ def plan_shape(
 
     `shape`: (frames, atoms) of the array. `block_nbytes`: decoded bytes of a frame of all arrays.
     `quantised`: whether it holds differenced integers. `seeks`: whether these are made for reading
-    single frames. `pattern`: how the array will be read. `stripe_nbytes`: stripe size. `requested`:
-    frames and atoms that the user asked for.
+    single frames. `requested`: frames and atoms that the user asked for.
     """
     n_frames, n_atoms = shape
     frame_nbytes = 12 * n_atoms
@@ -338,7 +332,6 @@ class ArrayPlan:
     group: str
     """``trajectory`` for the full system."""
     field: str
-    """positions, velocities or forces."""
     n_atoms: int
     chunk_frames: int
     chunk_atoms: int
@@ -346,16 +339,13 @@ class ArrayPlan:
     """Whether the array is stored without chunks; a "chunk" is then a run of frames with a
     checksum."""
     compression: str | None = None
-    """Compression of this array, where it is not that of the plan."""
 
     @property
     def chunk_nbytes(self) -> int:
-        """Decoded bytes of one whole chunk."""
         return 12 * self.chunk_frames * self.chunk_atoms
 
     @property
     def n_atom_chunks(self) -> int:
-        """Chunks along the atoms."""
         return math.ceil(self.n_atoms / self.chunk_atoms)
 
 
@@ -364,7 +354,6 @@ class FieldPlan:
     """Arrays of each frame in native files and segments."""
 
     fields: tuple[str, ...] = ("positions",)
-    """Per-atom arrays."""
     sparse: tuple[str, ...] = ()
     """Per-atom arrays that some frames lack; they are NaN there."""
     has_box: bool = True
@@ -424,9 +413,7 @@ class LayoutPlan:
     field_precisions: Mapping[str, float] = field(default_factory=dict)
     """Steps of velocities (angstrom/ps) and forces (kJ/(mol angstrom)) where they are rounded."""
     container: str | None = None
-    """Format of the segments."""
     segment_frames: tuple[int, ...] = ()
-    """Frames of each segment."""
     native: FieldPlan = field(default_factory=FieldPlan)
     stripes: StripePlan = field(default_factory=StripePlan)
     writing: WritePlan = field(default_factory=WritePlan)
@@ -477,11 +464,9 @@ class LayoutPlan:
 
     @property
     def array_keys(self) -> list[tuple[str, str]]:
-        """Group and field of each array."""
         return [(array.group, array.field) for array in self.arrays]
 
     def array(self, group: str, field_name: str) -> ArrayPlan:
-        """Return the plan of one array; raises KeyError."""
         return {(array.group, array.field): array for array in self.arrays}[group, field_name]
 
     def to_json(self) -> dict[str, Any]:
@@ -567,9 +552,12 @@ def plan_arrays(info: TrajectoryInfo, options: WriteOptions, *, quantised: bool)
             limit = max(options.stripe_nbytes, MIB)
             frames = group_frames(n_atoms, info.n_frames, chunk_frames, n_chunks, limit)
             atoms = fit_parts(chunk_atoms, n_atoms)
-        arrays += [ArrayPlan(group, name, n_atoms, frames, atoms) for name in info.fields]
+        arrays += [
+            ArrayPlan(group, name, n_atoms, frames, atoms, options.contiguous)
+            for name in info.fields
+        ]
     shape, chunk = (info.n_frames, info.n_atoms), (chunk_frames, chunk_atoms)
-    padding = plan_padding(shape, chunk, stripe)
+    padding = plan_padding(shape, shape if options.contiguous else chunk, stripe)
     is_aligned = 1 < stripe < 12 * info.n_frames * info.n_atoms and padding <= MAX_PADDING
     return LayoutPlan(
         layout="",

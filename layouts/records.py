@@ -20,7 +20,7 @@ from mdio.core.files.marks import open_regular
 from mdio.core.frames import FIELDS, AtomIndices, FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c
 from mdio.layouts.base import TIMES_MADE_UP, TIMES_MADE_UP_NOT_STEPS, Layout
-from mdio.layouts.foreign.snapshot import Snapshot
+from mdio.layouts.foreign.snapshot import Snapshot, fill_row
 from mdio.layouts.native.encoder import PIECE_NBYTES, Bytes, Encoder
 from mdio.layouts.native.file import IndexedLayout
 from mdio.layouts.native.writer import AppendingFileWriter
@@ -141,13 +141,7 @@ class RecordsLayout(IndexedLayout):
         for row, frame in enumerate(range(start, stop)):
             snapshot = self._snapshot(frame)
             block.time[row] = frame if snapshot.time is None else snapshot.time
-            block.step[row] = frame if snapshot.step is None else snapshot.step
-            block.box[row] = 0 if snapshot.box is None else snapshot.box
-            for name, out in block.present().items():
-                values = getattr(snapshot, name)
-                if values is not None and atoms is not None:
-                    values = values[atoms]
-                out[row] = np.nan if values is None else values
+            fill_row(block, row, snapshot, atoms, frame)
 
 
 class RecordsWriter(AppendingFileWriter):

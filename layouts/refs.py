@@ -102,26 +102,20 @@ class RefsLayout(Layout):
                 )
         open_options = stored_source.get("opened") or {}
         layout = open_layout(source, fields=self.fields, verify=self.verify, **open_options)
-        stop = max((stop for _, stop, _ in manifest["frames"]), default=0)
-        n_listed = count_indices(manifest["frames"])
-        if n_listed != manifest["n_frames"] or stop > layout.info.n_frames:
+        runs, info = manifest["frames"], layout.info
+        stop = max((stop for _, stop, _ in runs), default=0)
+        described = manifest["n_frames"], manifest["n_atoms"]
+        n_listed = count_indices(runs)
+        if (n_listed, info.n_atoms) != described or stop > info.n_frames:
             layout.close()
             raise SourceError(
-                f"{self.path}: its manifest has {manifest['n_frames']} frames, but lists "
-                f"{n_listed} up to frame {stop - 1}, and {source} has {layout.info.n_frames}; "
-                "make the references again"
+                f"{self.path}: its manifest has {described[0]} frames of {described[1]} atoms, but "
+                f"lists {n_listed} up to frame {stop - 1}, and {source} has {info.n_frames} of "
+                f"{info.n_atoms}; make the references again"
             )
-        runs = manifest["frames"]
         frames = range(*runs[0]) if len(runs) == 1 else indices_from_runs(runs)
         self._source = ViewLayout(source, source=layout, frames=frames)
         info = self._source.info
-        if (info.n_frames, info.n_atoms) != (manifest["n_frames"], manifest["n_atoms"]):
-            self._source.close()
-            raise SourceError(
-                f"{self.path}: its manifest has {manifest['n_frames']} frames of "
-                f"{manifest['n_atoms']} atoms, but {source} has {info.n_frames} of "
-                f"{info.n_atoms}; make the references again"
-            )
         return info.replace(layout=self.name, path=str(self.path), source=stored_source)
 
     def _read_manifest(self) -> dict[str, Any]:
@@ -225,14 +219,12 @@ class RefsWriter(LayoutWriter):
         """Do nothing: `finish` writes the file at once."""
 
     def encode(self, start: int, block: FrameBlock) -> list[EncodedChunk]:  # noqa: ARG002
-        """Return nothing: no frames are stored."""
         return []
 
     def store(self, item: EncodedChunk) -> None:
         """Store nothing."""
 
     def commit(self, record: PieceRecord) -> None:
-        """Keep the boxes, times and steps of a piece."""
         self._columns[record.start] = record
 
     def finish(self) -> None:

@@ -43,7 +43,6 @@ class Entry:
     """Addresses of the classes of a layout, which are imported when needed."""
 
     reader: str
-    """``module:Class``."""
     writer: str | None = None
     suffixes: tuple[str, ...] = ()
     """Suffixes of its outputs, if it has a writer."""

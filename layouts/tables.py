@@ -24,13 +24,11 @@ atoms; raises SourceError if the bytes cannot be frames. It decodes nothing."""
 class FrameTable:
     """Neighbouring frames of one file, each a run of bytes that can be copied.
 
-    Attributes: `path`: the file. `edges`, (F + 1,) int64: where each frame begins, and where the
-    last one ends. `header`: returns the header of a file that holds frames ``start:stop`` only;
-    None for formats without one, where frames of several files can follow one another. `first`:
-    number of the first of these frames in the file. `sums`: expected checksums of the whole file,
-    if known. `check`: checks that the bytes of frames can be read; None where any bytes can.
-    `byte_order`: of the floats that are positions, ``<`` or ``>``; None where positions are
-    integers, and so finite.
+    `edges`, (F + 1,) int64: where each frame begins, and the last one ends. `header`: returns the
+    header of a file of frames ``start:stop``; None for formats without one, where frames of several
+    files can follow one another. `first`: number of the first of these frames in the file. `sums`:
+    of the whole file, if known. `check`: None where any bytes can be read. `byte_order`: of the
+    floats that are positions, ``<`` or ``>``; None where positions are integers, and so finite.
     """
 
     path: Path
@@ -68,10 +66,10 @@ class FrameTable:
 class ChunkTable:
     """The chunks of an array (frames, atoms, 3), as bytes of a file.
 
-    `path`: the file. `chunk`: frames, atoms and coordinates in a chunk. `offset`, `nbytes` ((A, B,
-    C) int64): where each chunk begins, and its size. `dtype`: of its numbers, a name of NumPy's.
-    `unit`: of its numbers: ``angstrom`` or ``nm``. `codec`: configuration of the numcodecs codec
-    that decodes the bytes; None where they are not encoded.
+    `chunk`: frames, atoms and coordinates in a chunk. `offset`, `nbytes` ((A, B, C) int64): where
+    each begins, and its size. `dtype`: of its numbers, a name of NumPy's. `unit`: ``angstrom`` or
+    ``nm``. `codec`: configuration of the numcodecs codec that decodes the bytes; None for plain
+    ones.
     """
 
     path: Path
@@ -115,9 +113,8 @@ def frame_chunk_table(
 ) -> ChunkTable:
     """Return the table of positions that lie at the same offsets in every frame.
 
-    `path`: the file. `begins` ((F,) int64): where each frame begins. `planes` ((C,) int64): offsets
-    within a frame of its positions (C = 1), or of x, y and z (C = 3). `n_atoms`: of each frame.
-    `**number_format`: ``dtype`` and ``unit``.
+    `begins` ((F,) int64): where each frame begins. `planes` ((C,) int64): offsets within a frame of
+    its positions (C = 1), or of x, y and z (C = 3). `**number_format`: ``dtype`` and ``unit``.
     """
     n_columns = 3 // len(planes)
     itemsize = np.dtype(number_format.get("dtype", "<f4")).itemsize

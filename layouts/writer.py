@@ -31,7 +31,6 @@ class NotFinite:
 
     coordinates: int
     frames: int
-    """Number of frames that have any."""
     first_frame: int
 
     @classmethod
@@ -83,13 +82,10 @@ class OutputMeta:
     groups: Mapping[str, AtomIndices] | None = None
     """Atoms of each stored group, as indices into the atoms that are kept."""
     topology: Topology | None = None
-    """Topology of the atoms that are kept."""
     frame_data: Mapping[str, NDArray[Any]] | None = None
     """Numbers of each frame that is kept."""
     striping: Mapping[str, Any] | None = None
-    """Stripes as requested and as applied."""
     not_finite: NotFinite | None = None
-    """Positions that are not finite; None = none."""
     repaired: Sequence[Mapping[str, Any]] = ()
     """When it was repaired, and what was written again."""
     appended_to: str | None = None
@@ -120,7 +116,6 @@ class EncodedChunk:
 
     @property
     def nbytes(self) -> int:
-        """Bytes on disk."""
         return sum(part.nbytes for part in self.parts)
 
 
@@ -133,7 +128,6 @@ class PieceRecord:
     crcs: Mapping[str, Sequence[int]]
     """`EncodedChunk.crcs` of each key."""
     nbytes: int
-    """Bytes that were stored."""
     box: NDArray[np.float32]
     time: NDArray[np.float64]
     step: NDArray[np.int64]
@@ -186,17 +180,10 @@ class LayoutWriter(ABC):
     A writer is made once, by the owner, and pickled to the workers after `create`. The owner calls
     `create`. Then, for each write task of the plan in any order, a worker encodes a piece, its
     chunks are stored, and the owner calls `commit` with its record. Last comes `finish`. Where an
-    earlier run stored some of the pieces, the owner calls `find` in place of `create`, journals
-    the records that it returns, calls `finish_moving`, commits them, and has the others written.
+    earlier run stored some of the pieces, the owner calls `find` in place of `create`, journals the
+    records that it returns, calls `finish_moving`, commits them, and has the others written.
 
-    Parameters
-    ----------
-    path
-        Temporary path: a file or a folder that does not exist yet.
-    plan
-        What to write.
-    meta
-        For the manifest.
+    `path`: a file or a folder that does not exist yet. `meta`: for the manifest.
     """
 
     facts: WriterFacts = WriterFacts()
@@ -214,10 +201,7 @@ class LayoutWriter(ABC):
     def plan_for(cls, info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
         """Plan an output of the frames and atoms of `info`. Pure.
 
-        Raises
-        ------
-        PlanError
-            Options that this layout does not have or that do not fit the trajectory.
+        Raises PlanError: options that this layout does not have, or that do not fit.
         """
 
     @abstractmethod
@@ -230,25 +214,10 @@ class LayoutWriter(ABC):
     def find(
         self, records: Sequence[PieceRecord], select_intact: SelectIntact
     ) -> Sequence[PieceRecord]:
-        """Resume from the pieces that earlier runs have stored, in place of `create`.
+        """Resume from pieces that earlier runs have stored, in place of `create`.
 
-        Parameters
-        ----------
-        records
-            Records of these pieces.
-        select_intact
-            Returns those of the given records whose pieces are intact; it calls its second argument
-            on pieces that have to be compared with their checksums.
-
-        Returns
-        -------
-        sequence of PieceRecord
-            Records of the intact pieces; new records for pieces that had to be moved.
-
-        Raises
-        ------
-        CorruptLayoutError
-            A piece that had to be moved has changed since it was stored.
+        `records`: of these pieces. Returns the records of intact pieces, new ones for pieces that
+        had to be moved. Raises CorruptLayoutError: one of these has changed since it was stored.
         """
         raise NotImplementedError
 

@@ -70,7 +70,6 @@ class ColumnAtoms(NamedTuple):
     atoms: AtomIndices | None
     """Indices within the chunk; None: all of its atoms."""
     n_atoms: int
-    """Number of atoms of the column."""
     target: slice | AtomIndices
     """Their place in the caller's array."""
     span: tuple[int, int] | None
@@ -146,7 +145,6 @@ class ChunkedArray(ABC):
         self._decoded: dict[int, FloatArray] = {}
 
     def describe_chunk(self, i: int, j: int) -> str:
-        """Return the name of a chunk in messages."""
         first, atom = i * self.chunk_frames, j * self.chunk_atoms
         name = f"{self.name}, frames {first} to {min(first + self.chunk_frames, self.n_frames) - 1}"
         if self.grid[1] > 1:
@@ -440,20 +438,13 @@ class ChunkedArray(ABC):
         return file, encoded[:nbytes]
 
     def _decode_into(
-        self,
-        i: int,
-        j: int,
-        out: FloatArray,
-        atoms: AtomIndices | None,
-        first: int,
-        last: int,
-        *,
-        verify: bool | None = None,
+        self, i: int, j: int, out: FloatArray, *part: Any, verify: bool | None = None
     ) -> None:
+        """Fill `out`; `part`: atoms, first and last frame, as `_decode` takes them."""
         verify = self.verifies if verify is None else verify
         file, data = self._encoded(i, j, verify=verify)
         try:
-            self._decode(data, out, atoms, first, last)
+            self._decode(data, out, *part)
         except ValueError as error:
             raise self.corrupt(i, j, file, f"a chunk cannot be decoded: {error}") from error
         if verify and self.sums_of_decoded:

@@ -257,10 +257,9 @@ class StoredGroups:
         self._last: tuple[AtomIndices, Covered | None] | None = None
 
     def cover(self, atoms: AtomIndices) -> Covered | None:
-        """Return the smallest group that has all of `atoms`, and their indices in it; None if none.
+        """Return the smallest group that has all of `atoms`, or None, and their indices in it.
 
-        `atoms`, (n,) int64: indices into the full system, in any order. The result for the last
-        selection is kept, since an analysis reads the same selection block after block.
+        The result for the last selection is kept: an analysis reads the same one block after block.
         """
         if self._last is not None and np.array_equal(self._last[0], atoms):
             return self._last[1]

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from mdio.core.errors import OutputError, PlanError, error_text
 from mdio.core.words import did_you_mean
-from mdio.layouts.codecs.quantised import RULES, WITHOUT_LEVEL, QuantisedFormat
+from mdio.layouts.codecs.quantised import RULES, WITHOUT_LEVEL, QuantisedFormat, decompress
 
 Bytes = NDArray[np.uint8]
 
@@ -67,7 +67,6 @@ class Compressor(ABC):
         """Decompress into `out`; raises ValueError if `data` is invalid or has another size."""
 
     def metadata(self) -> dict[str, Any]:
-        """Return the codec's entry in ``zarr.json``."""
         return {"name": self.codec, "configuration": self.configuration()}
 
 
@@ -120,14 +119,7 @@ class BloscLZ4(Compressor):
         return compressed
 
     def decode(self, data: memoryview, out: Bytes) -> None:
-        from numcodecs import blosc
-
-        if len(data) < 16 or int.from_bytes(data[4:8], "little") != out.nbytes:
-            raise ValueError(f"not a Blosc buffer of {out.nbytes} bytes")
-        try:
-            blosc.decompress(data, out)
-        except RuntimeError as error:
-            raise ValueError(str(error)) from error
+        decompress(data, out)
 
 
 class Gzip(Compressor):

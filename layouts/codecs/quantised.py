@@ -141,7 +141,6 @@ class QuantisedFormat:
     """``xtc``: the integers of an XTC with this step, or floats if these would lose anything."""
     compressor: Literal["bitpack", "rigid", "rigid-seek", "zstd", "lz4"] = "bitpack"
     level: int = 1
-    """Level of zstd and lz4."""
 
     @property
     def compression(self) -> str:
@@ -155,35 +154,31 @@ class QuantisedFormat:
             return DEFAULT_PACKING
         return self.compressor, self.level, SHUFFLES[self.compressor]
 
-    @property
-    def precision_per_nm(self) -> float:
-        """The step as XTC states it."""
-        return float(np.float32(10 / self.step))
-
 
 _scratch = Scratch()
 
 
-def _decompress(data: memoryview, itemsize: int, count: int, part: str) -> Bytes:
-    """Check Blosc's header, and return the bytes of `count` numbers of `itemsize` bytes.
-
-    They are valid until the next part of this name is decompressed.
-    """
-    nbytes = -(-count // 8) * 8 * itemsize
+def decompress(data: memoryview, out: Bytes) -> None:
+    """Fill `out` from a Blosc buffer; raises ValueError if it is none of that size."""
     if len(data) < BLOSC_HEADER.size:
         raise ValueError(f"a part of {len(data)} bytes")
     *_, n_decoded, _, n_encoded = BLOSC_HEADER.unpack_from(data)
-    if (n_decoded, n_encoded) != (nbytes, len(data)):
+    if (n_decoded, n_encoded) != (out.nbytes, len(data)):
         raise ValueError(
-            f"a part of {n_encoded} bytes for {n_decoded}, expected {len(data)} for {nbytes}"
+            f"a part of {n_encoded} bytes for {n_decoded}, expected {len(data)} for {out.nbytes}"
         )
     from numcodecs import blosc
 
-    out = _scratch.buffer(part, nbytes)
     try:
         blosc.decompress(data, out)
     except RuntimeError as error:
         raise ValueError(str(error)) from error
+
+
+def _decompress(data: memoryview, itemsize: int, count: int, part: str) -> Bytes:
+    """Return `count` numbers, as bytes, valid until the next part of this name."""
+    out = _scratch.buffer(part, -(-count // 8) * 8 * itemsize)
+    decompress(data, out)
     return out[: count * itemsize]
 
 
@@ -203,7 +198,8 @@ def encode_chunk(
     """
     n_frames, n_atoms = positions.shape[:2]
     is_xtc = form.rule != "step"
-    mode, scale = (XTC, form.precision_per_nm) if is_xtc else (STEP, form.step)
+    # XTC states a step as its reciprocal, per nm.
+    mode, scale = (XTC, float(np.float32(10 / form.step))) if is_xtc else (STEP, form.step)
     first_part = b""
     second_part: bytes | memoryview = b""
     itemsize = 0
@@ -267,13 +263,11 @@ def decode_chunk(
     first: int = 0,
     last: int | None = None,
 ) -> None:
-    """Decode positions of a chunk.
+    """Decode positions of a chunk; raises ValueError: the bytes are not such a chunk.
 
-    `data`: from `encode_chunk`. `shape`, (F, A): expected frames and atoms; nothing is allocated
-    for a chunk of others. `out`, (last - first, k, 3) float32: is filled; each frame must be
-    contiguous. `atoms`, (k,) int64: their indices; all by default. `first`, `last`: run of frames;
-    all by default.
-    Raises ValueError: the bytes are not such a chunk.
+    `shape`, (F, A): expected frames and atoms; nothing is allocated for a chunk of others. `out`,
+    (last - first, k, 3) float32: is filled; each frame must be contiguous. `atoms`, (k,) int64, and
+    frames ``first:last``: all by default.
     """
     last = shape[0] if last is None else last
     if len(data) < HEADER.size:

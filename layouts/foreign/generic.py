@@ -31,7 +31,7 @@ from mdio.layouts.foreign.compressed import (
     compression_of,
     decompressed_head,
 )
-from mdio.layouts.foreign.snapshot import ForeignFrames, Snapshot
+from mdio.layouts.foreign.snapshot import ForeignFrames, Snapshot, fill_row
 from mdio.layouts.foreign.text.format import FORMATS as TEXT_FORMATS
 from mdio.layouts.foreign.text.format import TextFrames
 from mdio.layouts.foreign.units import length_factor, made_up
@@ -57,7 +57,6 @@ AMBIGUOUS_SUFFIXES = ("CRD",)
 NAMING_COLUMNS = ("names", "types", "elements")
 """A topology without any of these columns is of no use."""
 OPTIONS = ("format", "length_unit", "dt", "time_offset", "n_atoms")
-"""Options that any format may have."""
 HIDDEN_OPTIONS = ("lengthunit", "timeunit", "velocityunit", "atom_style")
 """Options of MDAnalysis' readers that are not in their signatures."""
 FIRST_BYTES = {
@@ -74,11 +73,10 @@ FIRST_BYTES = {
 class GenericLayout(Layout):
     """A file that MDAnalysis reads.
 
-    `fields`: the per-atom arrays to read, if the file has them; all by default. `format`:
-    MDAnalysis' name of the format; by default that of the suffix. `n_atoms`: number of atoms, for
-    formats that do not store it (AMBER's ASCII trajectories, TRZ, LAMMPS dumps); others ignore it
-    or check it. `dt`: time between frames in ps, for formats without times. `length_unit`: unit of
-    lengths, for formats that name none; angstrom by default. `**options`: for the reader.
+    `format`: MDAnalysis' name of the format; by default that of the suffix. `n_atoms`: for formats
+    that do not store it (AMBER's ASCII trajectories, TRZ, LAMMPS dumps); others ignore it or check
+    it. `dt`: time between frames in ps, for formats without times. `length_unit`: for formats that
+    name none; angstrom by default. `**options`: for the reader.
     """
 
     name = "generic"
@@ -199,7 +197,6 @@ class GenericLayout(Layout):
         return snapshot
 
     def _time(self, frame: int, snapshot: Snapshot | None = None) -> float:
-        """Return the stored time of a frame, or the assumed one."""
         snapshot = self._snapshot(frame) if snapshot is None else snapshot
         if snapshot.time is not None:
             return snapshot.time
@@ -255,24 +252,11 @@ class GenericLayout(Layout):
         for row, frame in enumerate(range(start, stop)):
             snapshot = self._snapshot(frame)
             block.time[row] = self._time(frame, snapshot)
-            block.step[row] = frame if snapshot.step is None else snapshot.step
-            self._fill(block, row, snapshot, atoms)
-
-    def _fill(
-        self, block: FrameBlock, row: int, snapshot: Snapshot, atoms: AtomIndices | None
-    ) -> None:
-        block.box[row] = 0 if snapshot.box is None else snapshot.box
-        block.box[row, :3] *= self._factor
-        if block.n_atoms == 0:
-            return
-        for name, out in block.present().items():
-            values = getattr(snapshot, name)
-            if values is None:
-                out[row] = np.nan
-            else:
-                out[row] = values if atoms is None else values[atoms]
-                if name != "forces" and self._factor != 1:
-                    out[row] *= self._factor
+            fill_row(block, row, snapshot, atoms, frame)
+        if self._factor != 1:
+            for lengths in (block.box[:, :3], block.positions, block.velocities):
+                if lengths is not None:
+                    lengths *= self._factor
 
 
 def _format_by_name(path: Path) -> str:

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.errors import MissingExtraError, SourceError
+from mdio.core.errors import MissingExtraError, SourceError, one_line
 from mdio.core.files.fingerprint import read_head
 from mdio.layouts.base import FormatFacts
 from mdio.layouts.foreign.generic import GenericLayout
-from mdio.layouts.foreign.snapshot import ForeignFrames, Snapshot, one_line
+from mdio.layouts.foreign.snapshot import ForeignFrames, Snapshot
 
 MAGIC = 0x65DF65DF65DF65DF
 POSITION, N_PARTICLES = "particles/position", "particles/N"
@@ -55,7 +55,7 @@ class GSDFrames(ForeignFrames):
         return gsd.fl.open(str(self.path), "r")
 
     def _failure(self, action: str, error: BaseException) -> SourceError:
-        return self._error(f"it cannot be {action} ({one_line(error)})")
+        return self._error(f"it cannot be {action} ({one_line(error)[:200]})")
 
     def _error(self, problem: str) -> SourceError:
         return SourceError(f"{self.path}: {problem}; it is not a GSD file of HOOMD, or is damaged")

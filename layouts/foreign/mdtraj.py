@@ -22,7 +22,7 @@ from mdio.core.frames import AtomIndices, Flaws, FrameBlock, TrajectoryInfo
 from mdio.core.topology import BONDS, RESINDEX, SEGINDEX, Texts, Topology
 from mdio.layouts.base import FormatFacts, Layout, redundant_option_error
 from mdio.layouts.foreign.hdf5 import Datasets, check_heaps, was_written
-from mdio.layouts.foreign.tree import as_source_error
+from mdio.layouts.foreign.tree import as_source_error, text_of
 from mdio.layouts.foreign.units import made_up, spelled_factor
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
@@ -67,25 +67,26 @@ class MDTrajLayout(Layout):
                 self._file.close()
                 raise
 
+    def _error(self, text: str) -> SourceError:
+        return SourceError(f"{self.path}: {text}")
+
     def _array(self, name: str, *shape: int) -> h5py.Dataset:
         array = self._file[name]
         if not isinstance(array, h5py.Dataset):
-            raise SourceError(f"{self.path}: {name} is a group, expected numbers of shape {shape}")
+            raise self._error(f"{name} is a group, expected numbers of shape {shape}")
         if array.is_virtual or array.external or array.dtype.kind not in "fiu":
-            raise SourceError(
-                f"{self.path}: {name} is {array.dtype}, or in another file; expected numbers in "
-                "this file"
-            )
+            text = f"{name} is {array.dtype}, or in another file"
+            raise self._error(f"{text}; expected numbers in this file")
         if array.shape != shape:
-            raise SourceError(f"{self.path}: {name} has shape {array.shape}, expected {shape}")
+            raise self._error(f"{name} has shape {array.shape}, expected {shape}")
         if not was_written(array):
-            raise SourceError(f"{self.path}: {name} claims {array.nbytes} bytes, few are stored")
+            raise self._error(f"{name} claims {array.nbytes} bytes, few are stored")
         return array
 
     def _describe(self) -> TrajectoryInfo:
         shape = self._file["coordinates"].shape
         if len(shape) != 3 or 0 in shape:
-            raise SourceError(f"{self.path}: coordinates of shape {shape}: nothing to read")
+            raise self._error(f"coordinates of shape {shape}: nothing to read")
         n_frames, n_atoms = int(shape[0]), int(shape[1])
         per_atom = (n_frames, n_atoms, 3)
         self._arrays = {
@@ -100,15 +101,17 @@ class MDTrajLayout(Layout):
         }
         cell = [name for name in ("cell_lengths", "cell_angles") if name in self._columns]
         if len(cell) == 1:
-            raise SourceError(
-                f"{self.path}: it has {cell[0]} alone, expected cell_lengths and cell_angles, or "
-                "neither; write the other one, or take this one out"
+            raise self._error(
+                f"it has {cell[0]} alone, expected cell_lengths and cell_angles, or neither; write "
+                "the other one, or take this one out"
             )
         names = {*self._columns, *(ARRAYS[field] for field in self._arrays)}
         self._factors = {name: self._factor(name) for name in sorted(names)}
         if "time" in self._columns and self.options.get("dt") is not None:
             raise redundant_option_error(self.path, "dt")
         times = self._times(0, min(2, n_frames))
+        counted_in = None if "time" in self._columns else "frames"
+        assumed = made_up("the file", self.options, times=counted_in, lengths=False)
         coordinates = self._arrays["positions"]
         chunks = coordinates.chunks
         return TrajectoryInfo(
@@ -124,24 +127,14 @@ class MDTrajLayout(Layout):
             chunk_frames=int(chunks[0]) if chunks and chunks[0] > 1 else None,
             compression=coordinates.compression,
             nbytes=self.path.stat().st_size,
-            flaws=Flaws(
-                made_up=tuple(
-                    made_up(
-                        "the file",
-                        self.options,
-                        times=None if "time" in self._columns else "frames",
-                        lengths=False,
-                    )
-                )
-            ),
+            flaws=Flaws(made_up=tuple(assumed)),
         )
 
     def _factor(self, name: str) -> float:
-        unit = self._file[name].attrs.get("units", UNITS[name])
-        text = unit.decode("utf-8", "replace") if isinstance(unit, bytes) else str(unit)
+        text = str(text_of(self._file[name].attrs.get("units", UNITS[name])))
         factor = spelled_factor(name, text)
         if factor is None:
-            raise SourceError(f"{self.path}: {name} is in {text!r}, expected {UNITS[name]}")
+            raise self._error(f"{name} is in {text!r}, expected {UNITS[name]}")
         return factor
 
     def _times(self, start: int, stop: int) -> NDArray[Any]:
@@ -168,8 +161,6 @@ class MDTrajLayout(Layout):
             block.step[...] = np.arange(start, stop)
             block.box[...] = self._boxes(start, stop)
             for field, out in block.present().items() if block.n_atoms else ():
-                if field not in self._arrays:
-                    raise SourceError(f"{self.path}: there are no {field} in it; leave them out")
                 self._datasets.read(field, self._arrays[field], start, stop, atoms, out)
                 out *= np.float32(self._factors[ARRAYS[field]])
 

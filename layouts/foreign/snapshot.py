@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import AtomCountError, MdioError
-from mdio.core.frames import FIELDS, LostBytes
+from mdio.core.frames import FIELDS, AtomIndices, FrameBlock, LostBytes
 
 Vectors = NDArray[np.float32]
 
@@ -34,8 +34,23 @@ class Snapshot:
 
     @property
     def n_atoms(self) -> int:
-        """Number of atoms."""
         return len(self.positions)
+
+
+def fill_row(
+    block: FrameBlock, row: int, snapshot: Snapshot, atoms: AtomIndices | None, number: int
+) -> None:
+    """Fill a row of a block, but for its time; arrays that the frame lacks are NaN.
+
+    `number`: of the frame, in place of a step that it lacks.
+    """
+    block.step[row] = number if snapshot.step is None else snapshot.step
+    block.box[row] = 0 if snapshot.box is None else snapshot.box
+    for name, out in block.present().items() if block.n_atoms else ():
+        values = getattr(snapshot, name)
+        if values is not None and atoms is not None:
+            values = values[atoms]
+        out[row] = np.nan if values is None else values
 
 
 def snapshot_of(ts: Any) -> Snapshot:
@@ -158,8 +173,3 @@ class ForeignFrames(ABC):
     def close(self) -> None:
         if self._handle is not None:
             self._handle.close()
-
-
-def one_line(error: BaseException) -> str:
-    """Return the text of an error for a message."""
-    return " ".join(str(error).split())[:200] or type(error).__name__

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.boxes import boxes_from_vectors
-from mdio.core.errors import FOREIGN_ERRORS, MdioError, PlanError, SourceError
+from mdio.core.errors import FOREIGN_ERRORS, MdioError, PlanError, SourceError, one_line
 from mdio.core.frames import ELEMENTS, FIELDS, AtomIndices, Flaws, FrameBlock, TrajectoryInfo
 from mdio.layouts.base import TIMES_MADE_UP, TIMES_MADE_UP_NOT_STEPS
 from mdio.layouts.foreign.units import UNITS_OF_PROGRAMS, factor_of
@@ -206,8 +206,7 @@ def as_source_error(path: Path, problem: str) -> Iterator[None]:
     except MdioError:
         raise
     except Exception as error:  # codecs have errors of their own, of many kinds
-        text = " ".join(str(error).split()) or type(error).__name__
-        raise SourceError(f"{path}: {problem} ({text})") from error
+        raise SourceError(f"{path}: {problem} ({one_line(error)})") from error
 
 
 class ForeignTrajectory(ABC):
@@ -437,8 +436,6 @@ class ForeignTrajectory(ABC):
             if atoms is not None and not atoms.size:
                 return
             for field, out in block.present().items():
-                if field not in self._values:
-                    raise SourceError(f"{self.path}: there are no {field} in it; leave them out")
                 first, last, has_row = self._sampling.rows(field, start, stop)
                 rows, frames = out, np.arange(start, stop)
                 if has_row is not None:
@@ -503,12 +500,6 @@ def text_of(value: Any) -> str | None:
     return None if value is None else str(value)
 
 
-def _is_orthogonal(vectors: NDArray[Any]) -> bool:
-    """Return whether all vectors of cells, (..., n, n), lie along the axes."""
-    off_diagonal = ~np.eye(vectors.shape[-1], dtype=bool)
-    return not vectors[..., off_diagonal].any()
-
-
 @dataclass(slots=True)
 class Cells:
     """The edges of the cells of a particle group."""
@@ -517,7 +508,6 @@ class Cells:
     """An array: (n,) or (n, n) for n dimensions, with a leading axis of frames if `per_frame`."""
     per_frame: bool
     open_axes: tuple[int, ...] = ()
-    """Axes that are not periodic."""
     notes: tuple[str, ...] = ()
     scale: np.float32 = np.float32(1)  # noqa: RUF009 - a number
     """Factor to angstrom."""
@@ -553,7 +543,9 @@ class Cells:
         if 0 in edges.shape:
             return None
         notes: tuple[str, ...] = ()
-        if open_axes and edges.ndim - per_frame == 2 and not _is_orthogonal(edges[()]):
+        off_diagonal = ~np.eye(n_axes, dtype=bool)
+        has_vectors = edges.ndim - per_frame == 2
+        if open_axes and has_vectors and edges[()][..., off_diagonal].any():
             names = " and ".join("xyz"[axis] for axis in open_axes)
             notes = (
                 f"{path}: the cell is not periodic along {names}, which cannot be kept of a skewed "

@@ -206,9 +206,8 @@ def made_up(
 ) -> Iterator[str]:
     """Yield notes on what a format lacks, and what is made up instead.
 
-    `format_name`: for the notes. `options`: the user's (``dt``, ``length_unit``). `times`: what
-    times are counted in; None if the format has times. `lengths`: whether it lacks the units of
-    lengths and `fields`. `has_steps`: whether it numbers integration steps.
+    `times`: what times are counted in; None if the format has times. `lengths`: whether it lacks
+    the units of lengths and `fields`. `has_steps`: whether it numbers integration steps.
     """
     if times is not None:
         dt = options.get("dt")

@@ -271,29 +271,16 @@ def residues_of(universe: Universe, atoms: NDArray[np.int64] | None = None) -> R
 
 def to_mdanalysis_topology(topology: Topology) -> TopologyOfMDAnalysis:
     """Return a topology of mdio as one of MDAnalysis."""
+    from MDAnalysis import _TOPOLOGY_ATTRS
     from MDAnalysis.core import topology as core
     from MDAnalysis.core import topologyattrs
 
-    classes = {
-        "names": topologyattrs.Atomnames,
-        "types": topologyattrs.Atomtypes,
-        "elements": topologyattrs.Elements,
-        "masses": topologyattrs.Masses,
-        "charges": topologyattrs.Charges,
-        "chainIDs": topologyattrs.ChainIDs,
-        "resids": topologyattrs.Resids,
-        "resnames": topologyattrs.Resnames,
-        "icodes": topologyattrs.ICodes,
-        "moltypes": topologyattrs.Moltypes,
-        "molnums": topologyattrs.Molnums,
-        "segids": topologyattrs.Segids,
-    }
     attributes = []
-    for name, attribute_class in classes.items():
+    for name in (*ATOMS, *RESIDUES, *SEGMENTS):
         column = topology.columns.get(name)
         if column is not None:
             values = column.values() if isinstance(column, Texts) else column.copy()
-            attributes.append(attribute_class(values))
+            attributes.append(_TOPOLOGY_ATTRS[name](values))
     resindex, segindex = topology.numbers(RESINDEX), topology.numbers(SEGINDEX)
     n_residues = 1 if resindex is None else max(1, topology.n_parents(RESINDEX))
     n_segments = 1 if segindex is None else max(1, topology.n_parents(SEGINDEX))

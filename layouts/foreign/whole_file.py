@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from mdio.core.errors import SourceError
+from mdio.core.errors import SourceError, one_line
 from mdio.core.files.marks import open_regular
 from mdio.core.frames import LostBytes
 from mdio.layouts.foreign.compressed import open_decompressed
@@ -24,7 +24,6 @@ from mdio.layouts.foreign.snapshot import (
     Snapshot,
     absent_fields,
     clear_timestep,
-    one_line,
     snapshot_of,
 )
 from mdio.layouts.foreign.text.format import has_all_digits
@@ -125,8 +124,8 @@ class WholeFile(ForeignFrames):
             return self._lacks_n_atoms()
         return SourceError(
             f"{self.path}: cannot be {action} as {self.format_name}: MDAnalysis finds "
-            f"{one_line(error)}; if it is of another format, name it with --format; else it is "
-            "damaged, or uses what MDAnalysis does not read"
+            f"{one_line(error)[:200]}; if it is of another format, name it with --format; else it "
+            "is damaged, or uses what MDAnalysis does not read"
         )
 
 
@@ -140,7 +139,6 @@ def _is_complete(path: Path, width: int | None) -> bool:
 
 
 def _tail(path: Path) -> bytes:
-    """Return the last bytes of a file, decompressed."""
     with open_decompressed(path) as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - TAIL_NBYTES))

@@ -2,17 +2,15 @@
 
 HDF5 keeps much in memory and writes it when something is closed. h5py ignores errors there, so that
 a file whose tables did not fit may count as written; and after such an error HDF5 1.10 to 1.14 may
-crash. So HDF5 writes into a file object of mdio (h5py's driver ``fileobj``), which never fails. If
-the disk fails, later writes stay in memory, so that HDF5 can close the file without an error, and
-the disk's error is raised afterwards.
+crash. So HDF5 writes into a file object of mdio (h5py's driver ``fileobj``), which never fails: if
+the disk fails, later writes stay in memory, and its error is raised once HDF5 has closed the file.
 
 The seal is a checksum of all bytes that no other checksum covers. It comes after HDF5's part of the
-file: 24 bytes with the length of that part, its crc32c without the chunks of the arrays (which have
-checksums of their own), and the crc32c of the seal so far. It covers HDF5's superblock, object
-headers and indexes, attributes, units, names and links, the manifest, tables, times, steps, boxes,
-edges, numbers of atoms, and unused bytes between them. Programs that change or copy a file with
-HDF5 drop the seal: then numbers are still verified by the manifest's checksums, but attributes and
-structures are not.
+file: 24 bytes with the length of that part, its crc32c without the chunks of the arrays, and the
+crc32c of the seal so far. It covers HDF5's superblock, object headers and indexes, attributes,
+units, names and links, the manifest, tables, times, steps, boxes, edges, numbers of atoms, and
+unused bytes between them. Programs that change or copy a file with HDF5 drop the seal: then numbers
+are still verified by the manifest's checksums, but attributes and structures are not.
 """
 
 from __future__ import annotations
@@ -38,7 +36,6 @@ from mdio.layouts.h5md.io import MANIFEST, checksum
 from mdio.layouts.h5md.opening import SEAL, SEAL_NBYTES
 
 Written = list[tuple[int, int]]
-"""Offsets and lengths of what was written."""
 OPEN_FLAGS = {"x": os.O_CREAT | os.O_EXCL, "w": os.O_CREAT | os.O_TRUNC, "r+": 0}
 
 
@@ -104,7 +101,6 @@ class _DiskFile(FileObject):
         """Do nothing: nothing is buffered."""
 
     def close(self) -> None:
-        """Flush to the disk, and close."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             self._try(lambda: os.fsync(fd))

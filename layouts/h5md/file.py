@@ -31,7 +31,7 @@ from mdio.core.errors import PlanError
 from mdio.core.files.piece_sums import sums_of_rows
 from mdio.core.files.reading import OpenFile
 from mdio.core.files.writing import allocate
-from mdio.core.frames import ELEMENTS, AtomIndices, FrameBlock
+from mdio.core.frames import ELEMENTS
 from mdio.core.kernels import crc32c, shuffle
 from mdio.layouts.codecs import quantised
 from mdio.layouts.codecs.compressors import PURPOSES, quantised_from_option
@@ -87,10 +87,9 @@ def create_file(
 ) -> Places:
     """Make the file with everything except the frames.
 
-    `path`: does not exist yet, or is empty (as ``lfs setstripe`` leaves it). `plan`: its arrays;
-    space for uncompressed chunks is allocated at once. `atom_ids`: by group, the numbers of its
-    atoms in the source, where they are not 0, 1, 2, ... `written`: list to which offsets and
-    lengths of all writes, and of the allocated columns, are added.
+    `path`: does not exist yet, or is empty (as ``lfs setstripe`` leaves it). `atom_ids`: by group,
+    the numbers of its atoms in the source, where they are not 0, 1, 2, ... `written`: list to which
+    offsets and lengths of all writes, and of the allocated columns, are added.
     """
     aligned = [a for a in plan.arrays if is_aligned(a, plan.stripes.alignment_nbytes)]
     unaligned = [a for a in plan.arrays if a not in aligned]
@@ -220,11 +219,7 @@ def run_table(dataset: h5py.Dataset, n_frames: int) -> tuple[NDArray[np.int64], 
 
 
 def chunk_table(dataset: h5py.Dataset) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return where HDF5 has put the chunks of a (F, A, 3) dataset.
-
-    Returns `offset`, `nbytes`, (frame chunks, atom chunks) int64: byte offset and stored size; -1
-    and 0 for a missing chunk.
-    """
+    """Return offsets and bytes of the chunks of a (F, A, 3) dataset; -1 and 0 if missing."""
     chunk = dataset.chunks
     grid = tuple(-(-n // c) for n, c in zip(dataset.shape[:2], chunk[:2], strict=True))
     offset = np.full(grid, -1, np.int64)
@@ -332,8 +327,7 @@ def chunk_coder(plan: LayoutPlan, field: str) -> Coder:
 def power_of_two_step(precision: float, option: str = "--precision") -> float:
     """Return the largest power of two that is at most `precision`, the value of `option`.
 
-    Multiples of it are floats whose low bits are zero, which compress better than multiples of a
-    decimal step, and rounding to them is exact.
+    Multiples of it have zeros as low bits, which compress better, and rounding to them is exact.
     """
     if not (math.isfinite(precision) and 2.0**-100 <= precision <= 2.0**100):
         raise PlanError(f"{option} {precision}: give a positive number")
@@ -355,13 +349,12 @@ def round_to_step(values: NDArray[np.float32], step: float) -> NDArray[np.float3
 def cut_chunks(
     plan: ArrayPlan, start: int, values: NDArray[np.float32]
 ) -> Iterator[tuple[int, int, tuple[int, int], NDArray[np.float32]]]:
-    """Cut a run of frames into chunks.
+    """Cut a run of frames, from frame `start` on, where a chunk begins, into chunks.
 
-    `plan`: the array. `start`: first frame of `values`, which is the first of a chunk. `values`,
-    (F, A, 3) float32: frames up to the end of a chunk, or of the trajectory.
-    Yields (i, j, shape, chunk): number of the chunk along frames and along atoms, frames and atoms
-    in it, and its numbers: C-contiguous, little endian, padded to the full chunk shape unless the
-    array is contiguous (a view of `values` where possible).
+    `values`, (F, A, 3) float32: frames up to the end of a chunk, or of the trajectory. Yields the
+    chunk's numbers along frames and atoms; frames and atoms in it; and its values: C-contiguous,
+    little endian, padded to the full shape unless the array is contiguous (a view of `values` where
+    possible).
     """
     if start % plan.chunk_frames:
         raise ValueError(f"a piece begins at frame {start}, within a chunk of {plan.chunk_frames}")
@@ -424,23 +417,6 @@ def atom_ids(meta: OutputMeta) -> dict[str, NDArray[np.int64]]:
     for name, atoms in (meta.groups or {}).items():
         ids[name] = ids[FULL_SYSTEM][atoms] if FULL_SYSTEM in ids else np.asarray(atoms)
     return ids
-
-
-def array_values(
-    block: FrameBlock,
-    group: str,
-    field: str,
-    groups: Mapping[str, AtomIndices] | None,
-    plan: LayoutPlan,
-) -> NDArray[np.float32]:
-    """Return the numbers of one array, of its group's atoms; floats are rounded as planned."""
-    values = block.present()[field]
-    if group != FULL_SYSTEM:
-        values = np.take(values, (groups or {})[group], axis=1)
-    step = plan.rounding_step(field)
-    if step is not None and plan.compression not in WITHOUT_LEVEL:
-        values = round_to_step(values, step)
-    return values
 
 
 def split_key(key: str) -> tuple[tuple[str, str], tuple[int, int]]:

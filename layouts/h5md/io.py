@@ -19,7 +19,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.errors import FOREIGN_ERRORS, CorruptLayoutError, OutputError
+from mdio.core.errors import FOREIGN_ERRORS, CorruptLayoutError, OutputError, one_line
 from mdio.core.files.reading import OpenFile
 from mdio.core.files.turns import TEMPORARY
 from mdio.core.files.writing import write_all
@@ -106,7 +106,7 @@ def as_output_error(path: Path) -> Iterator[None]:
     except OutputError:
         raise
     except FOREIGN_ERRORS as error:
-        number, text = getattr(error, "errno", None), " ".join(str(error).split())
+        number, text = getattr(error, "errno", None), one_line(error)
         reason = _FULL_DISK_REASONS.get(number) if number is not None else None
         if reason is None:  # HDF5 before 2.0 has errno in its text only, MPI-IO its description
             reasons = (
@@ -131,7 +131,6 @@ class Column:
     crc: int | None = None
     """Expected crc32c of all its bytes, if known."""
     name: str = ""
-    """For messages."""
     _rows: NDArray[Any] | None = None
     _verified: bool = False
 

@@ -16,7 +16,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from mdio.core.errors import FOREIGN_ERRORS, CorruptLayoutError, MdioError, SourceError
+from mdio.core.errors import FOREIGN_ERRORS, CorruptLayoutError, MdioError, SourceError, one_line
 from mdio.core.files.marks import (
     ENSEMBLE_MANIFEST,
     manifest_in,
@@ -107,11 +107,10 @@ def members_at(path: Path) -> dict[str, Path]:
 class H5MDLayout(BackendLayout):
     """An H5MD file.
 
-    `path`: the file. `group` (str, optional): particle group that is the trajectory; by default the
-    full system, and the first group in files of others. `convert_units` (bool, optional): for files
-    of others: whether numbers are converted from the units that the file names (the default), or
-    taken as they are. `length_unit` (str, optional): for files of others that name no units: the
-    unit of lengths; times are in ps.
+    `group` (str, optional): particle group that is the trajectory; by default the full system, and
+    the first group in files of others. For files of others: `convert_units` (bool): whether numbers
+    are converted from the units that the file names (the default); `length_unit` (str): that of
+    lengths, if it names none; times are then in ps.
     """
 
     name: ClassVar[str] = "h5md"
@@ -154,9 +153,9 @@ class H5MDLayout(BackendLayout):
     def _damage(self, error: Exception, failure: str) -> CorruptLayoutError | None:
         if not isinstance(error, FOREIGN_ERRORS):
             return None
-        text = " ".join(str(error).split()) or type(error).__name__
         return CorruptLayoutError(
-            f"{self.path}: {failure} ({text}); the file is damaged: convert the source again"
+            f"{self.path}: {failure} ({one_line(error)}); the file is damaged: convert the source "
+            "again"
         )
 
     def _open_from_scratch(self) -> TrajectoryInfo:
@@ -172,7 +171,7 @@ class H5MDLayout(BackendLayout):
         except FOREIGN_ERRORS as error:
             raise SourceError(
                 f"{self.path}: not an HDF5 file, or a truncated one "
-                f"({' '.join(str(error).split())}); H5MD expected: "
+                f"({one_line(error)}); H5MD expected: "
                 + (
                     f"if nothing writes it any more, `h5clear -s {self.path}` (of HDF5's tools) "
                     "lets what was flushed be read, on a copy if in doubt"
@@ -203,6 +202,4 @@ class H5MDLayout(BackendLayout):
                 self._close()
             if isinstance(error, MdioError) or not isinstance(error, FOREIGN_ERRORS):
                 raise
-            raise SourceError(
-                f"{self.path}: cannot be read as H5MD ({' '.join(str(error).split())})"
-            ) from error
+            raise SourceError(f"{self.path}: cannot be read as H5MD ({one_line(error)})") from error

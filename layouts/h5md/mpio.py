@@ -101,11 +101,8 @@ class H5MDMPIOWriter(H5MDWriter):
 
     Between `create` and `finish`, which the owner calls, all ranks call `open_shared` and
     `close_shared` together. In between, every rank calls `store` for its own pieces at any time or,
-    if `collective`, all ranks call `store_together` equally often.
-
-    `path`, `plan`, `meta`: as of every writer. `collective`: whether writes are collective, as
-    they must be if chunks are compressed. `hints`: for MPI-IO, as
-    `mdio.layouts.striping.lustre.mpi_io_hints` gives them.
+    if `collective`, as it must be if chunks are compressed, all call `store_together` equally
+    often. `hints`: for MPI-IO, of `mdio.layouts.striping.lustre.mpi_io_hints`.
     """
 
     @staticmethod
@@ -225,7 +222,6 @@ class H5MDMPIOWriter(H5MDWriter):
         super().commit(self._by_chunk(record))
 
     def settled(self, record: PieceRecord) -> list[tuple[PieceRecord, Sequence[Path]]]:
-        """Return the record, with checksums by chunk."""
         return super().settled(self._by_chunk(record))
 
     @property

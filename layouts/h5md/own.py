@@ -13,7 +13,7 @@ import numpy as np
 from h5py import h5z
 from numpy.typing import NDArray
 
-from mdio.core.errors import FOREIGN_ERRORS, CorruptLayoutError
+from mdio.core.errors import FOREIGN_ERRORS, CorruptLayoutError, one_line
 from mdio.core.files.piece_sums import Sums, pieces_of_row, row_sums
 from mdio.core.files.reading import OpenFile
 from mdio.core.frames import ELEMENTS, AtomIndices, TrajectoryInfo
@@ -152,7 +152,7 @@ class OwnFile(OwnOutput[PlacedChunks]):
             if isinstance(error, CorruptLayoutError) or not isinstance(error, FOREIGN_ERRORS):
                 raise
             raise CorruptLayoutError(
-                f"{path}: its contents do not match its manifest ({' '.join(str(error).split())}); "
+                f"{path}: its contents do not match its manifest ({one_line(error)}); "
                 "convert the source again"
             ) from error
 

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.blocks import runs_of_parts
-from mdio.core.errors import FOREIGN_ERRORS, CorruptLayoutError, MdioError
+from mdio.core.errors import FOREIGN_ERRORS, CorruptLayoutError, MdioError, one_line
 from mdio.core.files.in_flight import ByteRange
 from mdio.core.files.marks import parts_owner
 from mdio.core.files.reading import Handles
@@ -140,7 +140,7 @@ class JoinedFile(OwnFile):
             raise CorruptLayoutError(f"{error} ({part_text})") from error
         except FOREIGN_ERRORS as error:
             raise CorruptLayoutError(
-                f"{path}: missing, truncated or not an HDF5 file ({' '.join(str(error).split())}), "
+                f"{path}: missing, truncated or not an HDF5 file ({one_line(error)}), "
                 f"expected {part_text}; put it back, or convert the source again"
             ) from error
         manifest = opened.manifest
@@ -171,19 +171,15 @@ class JoinedFile(OwnFile):
         return self._open_parts[0]
 
     def info(self, layout: str) -> TrajectoryInfo:
-        manifest = self.manifest
-        return (
-            self._readable_part()
-            .info(layout)
-            .replace(
-                path=str(self.path),
-                n_frames=manifest["n_frames"],
-                dt_ps=float(manifest["dt_ps"]),
-                time_last_ps=float(self.read_column("time", self.n_frames - 1, self.n_frames)[0]),
-                nbytes=self._bytes.nbytes + sum(part.nbytes for part in self.parts),
-                source=manifest["source"],
-                flaws=Flaws(made_up=tuple(manifest["source"].get("made_up", ()))),
-            )
+        manifest, info = self.manifest, self._readable_part().info(layout)
+        return info.replace(
+            path=str(self.path),
+            n_frames=manifest["n_frames"],
+            dt_ps=float(manifest["dt_ps"]),
+            time_last_ps=float(self.read_column("time", self.n_frames - 1, self.n_frames)[0]),
+            nbytes=self._bytes.nbytes + sum(part.nbytes for part in self.parts),
+            source=manifest["source"],
+            flaws=Flaws(made_up=tuple(manifest["source"].get("made_up", ()))),
         )
 
     def read_into(

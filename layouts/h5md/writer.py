@@ -37,12 +37,12 @@ from mdio.core.kernels import crc32c
 from mdio.layouts.chunked.array import inflate
 from mdio.layouts.chunked.own import Ensemble
 from mdio.layouts.codecs.compressors import quantised_from_option
+from mdio.layouts.codecs.quantised import WITHOUT_LEVEL
 from mdio.layouts.h5md.disk import ArrayPlaces, OutputFile, Written, check_written, gaps, make_seal
 from mdio.layouts.h5md.file import (
     FILTER,
     LIBVER,
     Places,
-    array_values,
     atom_ids,
     chunk_coder,
     chunk_table,
@@ -54,6 +54,7 @@ from mdio.layouts.h5md.file import (
     integer_codec,
     is_aligned,
     power_of_two_step,
+    round_to_step,
     run_table,
     split_key,
     unpack,
@@ -74,12 +75,10 @@ from mdio.layouts.h5md.io import (
 from mdio.layouts.manifest import FULL_SYSTEM, build_manifest, check_group_names
 from mdio.layouts.plan import (
     COMPRESSION_NOTE,
-    MAX_PADDING,
     ArrayPlan,
     LayoutPlan,
     WriteOptions,
     plan_arrays,
-    plan_padding,
 )
 from mdio.layouts.writer import (
     CHUNK_OPTIONS,
@@ -141,7 +140,47 @@ class H5MDWriter(LayoutWriter):
 
     @classmethod
     def plan_for(cls, info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
-        return plan_h5md(info, options)
+        check_group_names(options.groups)
+        if get_flavour(options.flavour).to_file and not integer_codec(options.compression):
+            options.refuse_rounding(f"--flavour {options.flavour}, which has units of its own")
+            if options.precision not in (None, "auto", "none"):
+                raise PlanError(
+                    f"--flavour {options.flavour} stores floats in its own units, which "
+                    "--precision does not know; leave one of them out"
+                )
+        encoding = (
+            _integer_encoding(info, options)
+            if integer_codec(options.compression)
+            else _float_encoding(options)
+        )
+        is_compressed = encoding["compression"] is not None
+        if options.contiguous:
+            options = _contiguous_options(info, options)
+        quantised = integer_codec(encoding["compression"]) is not None
+        plan = plan_arrays(info, options, quantised=quantised).replace(
+            layout="h5md",
+            writes_chunks=True,
+            flavour=options.flavour,
+            direct=None if is_compressed else False,
+            **encoding,
+        )
+        if is_compressed:  # where compressed chunks begin is not known beforehand
+            plan = plan.replace(alignment_nbytes=1, padding=0.0)
+        nbytes = info.n_frames * (8 + 8 + 24 + 36) + 2 * options.topology_nbytes
+        for array in plan.arrays:
+            n_chunks = math.ceil(info.n_frames / array.chunk_frames) * array.n_atom_chunks
+            nbytes += n_chunks * CHUNK_ENTRY_NBYTES
+            block_nbytes, n_blocks = array.chunk_nbytes, n_chunks
+            if array.contiguous:
+                block_nbytes, n_blocks = 12 * array.n_atoms * info.n_frames, 1
+            alignment = plan.stripes.alignment_nbytes
+            if is_aligned(array, alignment):
+                block_nbytes = math.ceil(block_nbytes / alignment) * alignment
+            nbytes += n_blocks * block_nbytes
+            if not is_compressed:
+                per_row = array.n_atom_chunks * pieces_of_row(12 * array.chunk_atoms)
+                nbytes += 4 * info.n_frames * per_row
+        return plan.replace(nbytes=nbytes)
 
     @property
     def _batch_frames(self) -> int | None:
@@ -210,7 +249,6 @@ class H5MDWriter(LayoutWriter):
         return False
 
     def settled(self, record: PieceRecord) -> list[tuple[PieceRecord, Sequence[Path]]]:
-        """Return the record, with the offsets of compressed chunks."""
         run = 1 if self._handle_earlier is None else self._handle_earlier.run
         record = record if self._plain else add_offsets(self._file, record, self.plan, run)
         return [(record, [self.path])]
@@ -222,7 +260,6 @@ class H5MDWriter(LayoutWriter):
         return self._handle_file.file
 
     def encode(self, start: int, block: FrameBlock) -> list[EncodedChunk]:
-        """Cut a piece into chunks, rounded and compressed as planned."""
         items = []
         for (group, field), array in self._arrays.items():
             coder = chunk_coder(self.plan, field)
@@ -232,7 +269,13 @@ class H5MDWriter(LayoutWriter):
         return items
 
     def _values(self, block: FrameBlock, group: str, field: str) -> NDArray[np.float32]:
-        values = array_values(block, group, field, self.meta.groups, self.plan)
+        """Return the numbers of one array as they are stored; floats are rounded as planned."""
+        values = block.present()[field]
+        if group != FULL_SYSTEM:
+            values = np.take(values, (self.meta.groups or {})[group], axis=1)
+        step = self.plan.rounding_step(field)
+        if step is not None and self.plan.compression not in WITHOUT_LEVEL:
+            values = round_to_step(values, step)
         return get_flavour(self.plan.flavour).to_stored(field, values)
 
     @property
@@ -323,18 +366,45 @@ class H5MDWriter(LayoutWriter):
             has_box = write_edges(file, places.box, source, get_flavour(self.plan.flavour))
             write_steps(file, places.step, source)
         add_system(file, self.plan)
-        tables, self._chunk_places = write_tables(file, self._arrays, self._crcs, self._pieces)
+        table_crcs = self._write_tables(file)
         if self.meta.topology is not None:
             data = np.frombuffer(self.meta.topology.to_bytes(), np.uint8)
             create_column(file, TOPOLOGY, data.shape, "u1")
             file[TOPOLOGY][...] = data
             crcs["topology"] = crc32c(data)
             write_topology(file, self.meta.topology, FULL_SYSTEM)
-        extra = {"has_box": has_box, "column_crc32c": crcs, "table_crc32c": tables}
+        extra = {"has_box": has_box, "column_crc32c": crcs, "table_crc32c": table_crcs}
         manifest = build_manifest(self.plan, self.meta, **extra)
         text = json.dumps(manifest).encode()
         self.manifest_crc32c = crc32c(text)
         file.create_dataset(MANIFEST, data=text, dtype=h5py.string_dtype(length=len(text)))
+
+    def _write_tables(self, file: h5py.File) -> dict[str, int]:
+        """Write checksums, offsets and sizes of chunks; see `mdio.layouts.h5md.io`.
+
+        Returns the crc32c of each table of checksums by name.
+        """
+        table_crcs: dict[str, int] = {}
+        for (group, field), array in self._arrays.items():
+            name = f"{group}/{ELEMENTS[field]}"
+            parent = file.create_group(f"{ARRAYS}/{name}")
+            tables: dict[str, NDArray[Any]] = {"crc32c": self._crcs[group, field]}
+            if self._plain:
+                tables[PIECES] = self._pieces[group, field]
+            table_crcs |= {f"{name}/{kind}": crc32c(table) for kind, table in tables.items()}
+            dataset = file[value_path(group, field)]
+            if array.contiguous:
+                parent.attrs[RUN_FRAMES] = array.chunk_frames
+                self._chunk_places.append(run_table(dataset, array.chunk_frames))
+            else:
+                tables["offset"], nbytes = chunk_table(dataset)
+                self._chunk_places.append((tables["offset"], nbytes))
+                if not self._plain:
+                    tables["nbytes"] = nbytes
+            for kind, table in tables.items():
+                create_column(parent, kind, table.shape, table.dtype.str)
+                parent[kind][...] = table
+        return table_crcs
 
     def abort(self) -> None:
         if self._handle_file is not None:
@@ -347,8 +417,8 @@ class H5MDWriter(LayoutWriter):
             self._handle = None
 
 
-def plan_contiguous(info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
-    """Plan contiguous arrays, as `mdio.layouts.plan.plan_arrays` does arrays in chunks."""
+def _contiguous_options(info: TrajectoryInfo, options: WriteOptions) -> WriteOptions:
+    """Return the options for contiguous arrays; raises PlanError for those that need chunks."""
     precision = None if options.precision in ("auto", "none") else options.precision
     options.refuse_rounding("--contiguous")
     for option, value in (
@@ -361,17 +431,7 @@ def plan_contiguous(info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
                 f"--contiguous stores every array in one piece, and {option} {value} needs chunks; "
                 "leave one of them out"
             )
-    plan = plan_arrays(info, replace(options, chunk_atoms=info.n_atoms), quantised=False)
-    arrays = tuple(replace(a, chunk_atoms=a.n_atoms, contiguous=True) for a in plan.arrays)
-    shape = (info.n_frames, info.n_atoms)
-    stripe = plan.stripes.stripe_nbytes
-    padding = plan_padding(shape, shape, stripe)
-    is_aligned_file = 1 < stripe < 12 * info.n_frames * info.n_atoms and padding <= MAX_PADDING
-    return plan.replace(
-        arrays=arrays,
-        alignment_nbytes=stripe if is_aligned_file else 1,
-        padding=padding if is_aligned_file else 0.0,
-    )
+    return replace(options, chunk_atoms=info.n_atoms)
 
 
 CHUNK_ENTRY_NBYTES = 12 + 64
@@ -423,90 +483,6 @@ def _integer_encoding(info: TrajectoryInfo, options: WriteOptions) -> dict[str, 
         "precision_source": source,
         "notes": (note,),
     }
-
-
-def plan_h5md(info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
-    """Plan one file; raises PlanError for options that do not go with H5MD."""
-    check_group_names(options.groups)
-    if get_flavour(options.flavour).to_file and not integer_codec(options.compression):
-        options.refuse_rounding(f"--flavour {options.flavour}, which has units of its own")
-        if options.precision not in (None, "auto", "none"):
-            raise PlanError(
-                f"--flavour {options.flavour} stores floats in its own units, which --precision "
-                "does not know; leave one of them out"
-            )
-    encoding = (
-        _integer_encoding(info, options)
-        if integer_codec(options.compression)
-        else _float_encoding(options)
-    )
-    is_compressed = encoding["compression"] is not None
-    contiguous = options.contiguous
-    quantised = integer_codec(encoding["compression"]) is not None
-    plan = (
-        plan_contiguous(info, options)
-        if contiguous
-        else plan_arrays(info, options, quantised=quantised)
-    )
-    plan = plan.replace(
-        layout="h5md",
-        writes_chunks=True,
-        flavour=options.flavour,
-        direct=None if is_compressed else False,
-        **encoding,
-    )
-    if is_compressed:  # where compressed chunks begin is not known beforehand
-        plan = plan.replace(alignment_nbytes=1, padding=0.0)
-    nbytes = info.n_frames * (8 + 8 + 24 + 36) + 2 * options.topology_nbytes
-    for array in plan.arrays:
-        block_nbytes = 12 * array.n_atoms * info.n_frames if contiguous else array.chunk_nbytes
-        alignment = plan.stripes.alignment_nbytes
-        if is_aligned(array, alignment):
-            block_nbytes = math.ceil(block_nbytes / alignment) * alignment
-        n_chunks = math.ceil(info.n_frames / array.chunk_frames) * array.n_atom_chunks
-        nbytes += (1 if contiguous else n_chunks) * block_nbytes + n_chunks * CHUNK_ENTRY_NBYTES
-        if not is_compressed:
-            per_row = array.n_atom_chunks * pieces_of_row(12 * array.chunk_atoms)
-            nbytes += 4 * info.n_frames * per_row
-    return plan.replace(nbytes=nbytes)
-
-
-Key = tuple[str, str]
-"""Group and field of an array."""
-
-
-def write_tables(
-    file: h5py.File,
-    arrays: Mapping[Key, ArrayPlan],
-    crcs: Mapping[Key, NDArray[Any]],
-    pieces: Mapping[Key, NDArray[Any]],
-) -> tuple[dict[str, int], list[ArrayPlaces]]:
-    """Write the tables of checksums, offsets and sizes of chunks; see `mdio.layouts.h5md.io`.
-
-    Returns the crc32c of each table of checksums by name, and the places of the arrays' chunks.
-    """
-    table_crcs, places = {}, []
-    for (group, field), array in arrays.items():
-        plain = (group, field) in pieces
-        parent = file.create_group(f"{ARRAYS}/{group}/{ELEMENTS[field]}")
-        tables: dict[str, NDArray[Any]] = {"crc32c": crcs[group, field]}
-        if plain:
-            tables[PIECES] = pieces[group, field]
-        for name, table in tables.items():
-            table_crcs[f"{group}/{ELEMENTS[field]}/{name}"] = crc32c(table)
-        dataset = file[value_path(group, field)]
-        if array.contiguous:
-            parent.attrs[RUN_FRAMES] = array.chunk_frames
-            places.append(run_table(dataset, array.chunk_frames))
-        else:
-            tables["offset"], nbytes = chunk_table(dataset)
-            places.append((tables["offset"], nbytes))
-            if not plain:
-                tables["nbytes"] = nbytes
-        for name, table in tables.items():
-            create_column(parent, name, table.shape, table.dtype.str)
-            parent[name][...] = table
-    return table_crcs, places
 
 
 def _temporary_beside(path: Path, ending: str) -> Path:

@@ -11,9 +11,7 @@ class NativeFormat(NamedTuple):
     """What writing needs to know of a native format."""
 
     encoder: str
-    """Address of the `Encoder`."""
     fields: tuple[str, ...]
-    """Per-atom fields that it can hold."""
     max_atoms: int
     """Atoms that its size fields can count."""
     head_nbytes: int

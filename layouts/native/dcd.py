@@ -30,9 +30,9 @@ steps in AKMA units.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
@@ -51,12 +51,20 @@ from mdio.core.units import AKMA_TO_PS, FS_TO_PS
 from mdio.core.words import number_text
 from mdio.layouts.base import FormatFacts, StoredTimes
 from mdio.layouts.native.encoder import Bytes, Encoder, note_on_coarse_times
-from mdio.layouts.native.file import NO_ATOMS, NativeLayout, PositionalFile, RecordField, skips_gaps
+from mdio.layouts.native.file import (
+    NO_ATOMS,
+    NativeLayout,
+    PositionalFile,
+    RecordField,
+    Rows,
+    skips_gaps,
+)
 from mdio.layouts.tables import ChunkTable, FrameTable, Tables, frame_chunk_table
 
 FIRST_RECORD_NBYTES = 84
 CELL_NBYTES = 48
-"""Bytes of six float64."""
+SIDES = ("before", "behind")
+"""Of a record, where its length stands."""
 TITLE_NBYTES = 80
 MARKER_TYPES = ("<i4", ">i4", "<i8", ">i8")
 """Types of the lengths around records: 4 bytes, or 8 with some Fortran compilers."""
@@ -126,11 +134,9 @@ class DCDHeader:
         return fields
 
     def record_nbytes(self, n_atoms: int) -> int:
-        """Bytes of the record of one dimension of `n_atoms`."""
         return 4 * n_atoms + 2 * self.marker.itemsize
 
     def frame_nbytes(self, n_atoms: int) -> int:
-        """Bytes of a frame that holds `n_atoms`."""
         return self.cell_nbytes + self.n_dimensions * self.record_nbytes(n_atoms)
 
     def frame_offset(self, frame: int) -> int:
@@ -267,55 +273,29 @@ def _part_header(
     return raw[:offset] + numbers + raw[offset + len(numbers) :]
 
 
-def _check_markers(
-    markers: Sequence[tuple[int, bytes]],
-    data: NDArray[np.uint8],
-    run: range,
-    frames: FrameTable,
-    _n_atoms: int,
+def _check_lengths(
+    path: Path, arrays: Mapping[str, NDArray[Any]], n_atoms: int, first: int
 ) -> None:
-    """Compare the lengths around records; `markers`: their offsets in a frame, and bytes."""
-    stride = int(frames.edges[1] - frames.edges[0])
-    rows = data[: len(run) * stride].reshape(len(run), stride)
-    for offset, marker in markers:
-        stored = rows[:, offset : offset + len(marker)]
-        wrong = (stored != np.frombuffer(marker, np.uint8)).any(axis=1)
-        if wrong.any():
-            row = run.start + int(np.argmax(wrong))
+    """Compare the lengths around records, of frames from number `first` on."""
+    expected = [(arrays["cell"][side], CELL_NBYTES) for side in SIDES if "cell" in arrays]
+    expected += [(arrays[side], 4 * n_atoms) for side in SIDES if side in arrays]
+    for lengths, nbytes in expected:  # (F,), or (F, D) of all axes
+        if (lengths != nbytes).any():
+            row, *axis = index = tuple(np.argwhere(lengths != nbytes)[0])
             raise SourceError(
-                f"{frames.path}: frame {frames.first + row} is damaged: the length of a record of "
-                f"it, at byte {int(frames.edges[row]) + offset}, is wrong; copy the file "
-                "from its source again"
+                f"{path}: frame {first + row} is damaged: the record of its "
+                f"{'xyzw'[axis[0]] if axis else 'unit cell'} has a length of {lengths[index]} "
+                f"bytes, expected {nbytes}; copy the file from its source again"
             )
 
 
-def frame_table(path: Path, header: DCDHeader, n_frames: int) -> FrameTable | None:
-    """Return the table of frames; None if copies would not make valid files.
-
-    That is so with fixed atoms (only the first frame has them) or with steps beyond 32 bits.
-    """
-    stride = max(header.nsavc, 1)
-    if header.free is not None or header.istart + stride * n_frames > INT32_MAX:
-        return None
-    with OpenFile(path) as file:
-        raw = file.peek(0, header.nbytes)
-    offset = header.marker.itemsize + 4
-    header_for = partial(_part_header, raw, offset, header.order, header.istart, stride)
-    numbers = np.arange(n_frames + 1, dtype=np.int64)
-    edges = header.nbytes + header.frame_nbytes(header.n_atoms) * numbers
-    check = partial(_check_markers, tuple(_markers(header)))
-    return FrameTable(path, edges, header_for, check=check, byte_order=header.order)
-
-
-def _markers(header: DCDHeader) -> Iterator[tuple[int, bytes]]:
-    """Yield offset and bytes of the lengths before and after each record of a frame."""
-    offset, size = 0, header.marker.itemsize
-    lengths = [CELL_NBYTES] * header.has_cell + [4 * header.n_atoms] * header.n_dimensions
-    for nbytes in lengths:
-        marker = np.array(nbytes, header.marker).tobytes()
-        yield offset, marker
-        yield offset + size + nbytes, marker
-        offset += nbytes + 2 * size
+def _check_frames(
+    header: DCDHeader, data: NDArray[np.uint8], run: range, frames: FrameTable, n_atoms: int
+) -> None:
+    rows = Rows(data, len(run), header.frame_nbytes(n_atoms))
+    fields = {name: field for name, field in header.fields(0).items() if name in ("cell", *SIDES)}
+    arrays = {name: rows.view(field, field.begin - header.nbytes) for name, field in fields.items()}
+    _check_lengths(frames.path, arrays, n_atoms, frames.first + run.start)
 
 
 CELL_ORDER = (0, 2, 5, 4, 3, 1)
@@ -328,15 +308,12 @@ MAX_VERSION_OF_OTHERS = 25
 
 
 def boxes_from_cells(cells: NDArray[np.float64], charmm_version: int = 0) -> NDArray[np.float32]:
-    """Return the boxes that the unit-cell records of a DCD file mean.
+    """Return the boxes (F, 6) that unit-cell records mean; zeros where there is no cell.
 
     Newer versions of CHARMM write the symmetric matrix of the cell; like chemfiles, this recognises
     them by the version in the header. For older ones and other programs the values decide, as in
     MDAnalysis: three angles between -1 and 1 are cosines (NAMD after 2.5, VMD); with a negative
     number or an angle beyond 180 it is the matrix; else they are degrees.
-
-    `cells`, (F, 6) float64: as stored. `charmm_version`: from the header.
-    Returns (F, 6) float32: lengths in angstrom, angles in degrees; zeros where there is no cell.
     """
     lengths_angles = cells[:, CELL_ORDER]
     angles = lengths_angles[:, 3:]
@@ -411,10 +388,21 @@ class DCDLayout(NativeLayout):
         )
 
     def tables(self) -> Tables:
-        frames = None  # copies would lose the time step that the user gave
-        if "dt" not in self.options:
-            frames = frame_table(self.path, self.header, self.info.n_frames)
-            frames = frames and replace(frames, sums=self.options.get("sums"))
+        header, n_frames = self.header, self.info.n_frames
+        stride = max(header.nsavc, 1)
+        beyond_32_bits = header.istart + stride * n_frames > INT32_MAX
+        if "dt" in self.options or header.free is not None or beyond_32_bits:
+            # Copies would lose the time step that the user gave, or the fixed atoms.
+            return Tables(None, self._positions)
+        with OpenFile(self.path) as file:
+            raw = file.peek(0, header.nbytes)
+        offset = header.marker.itemsize + 4
+        header_for = partial(_part_header, raw, offset, header.order, header.istart, stride)
+        edges = header.nbytes + header.frame_nbytes(header.n_atoms) * np.arange(n_frames + 1)
+        check, sums = partial(_check_frames, header), self.options.get("sums")
+        frames = FrameTable(
+            self.path, edges, header_for, sums=sums, check=check, byte_order=header.order
+        )
         return Tables(frames, self._positions)
 
     def _positions(self) -> ChunkTable | None:
@@ -432,7 +420,6 @@ class DCDLayout(NativeLayout):
         return self._header.frame_offset(start), self._header.frame_offset(stop)
 
     def _count_frames(self) -> tuple[int, tuple[LostBytes, ...]]:
-        """Return the number of complete frames, and the bytes after them."""
         header = self._header
         first_nbytes = header.frame_nbytes(header.n_atoms)
         n_after_first = self._file.nbytes - header.frame_offset(1)
@@ -525,29 +512,16 @@ class DCDLayout(NativeLayout):
             atoms = None if atoms is None else atoms - low
         boxes[...] = 0
         for first, last, arrays in self._file.records(start, stop, fields) if fields else ():
+            _check_lengths(self.path, arrays, n_atoms, first)
             rows = slice(first - start, last - start)
             if "cell" in arrays:
-                cell = arrays["cell"]
-                self._check_lengths((cell["before"], cell["behind"]), CELL_NBYTES, first)
-                cells = cell["values"].astype(float)
+                cells = arrays["cell"]["values"].astype(float)
                 boxes[rows] = boxes_from_cells(cells, header.charmm_version)
             if "axes" in arrays:
-                self._check_lengths((arrays["before"], arrays["behind"]), 4 * n_atoms, first)
                 planar_to_xyz(arrays["axes"][:, :3], positions[rows], atoms)
             elif low < high:
                 planes = np.stack([arrays[name] for name in "xyz"], axis=1)
                 planar_to_xyz(planes, positions[rows], atoms)
-
-    def _check_lengths(self, markers: Sequence[NDArray[Any]], nbytes: int, first: int) -> None:
-        """Compare the lengths around records, (F,) or (F, D) of all axes, from frame `first` on."""
-        for lengths in markers:
-            if (lengths != nbytes).any():
-                row, *axis = index = tuple(np.argwhere(lengths != nbytes)[0])
-                raise SourceError(
-                    f"{self.path}: frame {first + row} is damaged: the record of its "
-                    f"{'xyzw'[axis[0]] if axis else 'unit cell'} has a length of {lengths[index]} "
-                    f"bytes, expected {nbytes}"
-                )
 
 
 STORED_ORDER = [0, 5, 1, 4, 3, 2]
@@ -601,9 +575,8 @@ class DCDEncoder(Encoder):
 
     def note_on_lost_times(self, time: NDArray[np.float64]) -> str | None:
         """Return a sentence if these times are not equally spaced, with the first that differs."""
-        even = _first_time(time) + _mean_dt(time) * np.arange(
-            len(time)
-        )  # as `_header_times` stores them
+        # As `_header_times` stores them.
+        even = _first_time(time) + _mean_dt(time) * np.arange(len(time))
         # Times may come from a format in single precision, and go into one.
         tolerance = min(4e-7 * np.abs(even).max() + 1e-6 * _mean_dt(time), _mean_dt(time) / 4)
         differ = ~(np.abs(time - even) <= tolerance)  # NaN too
@@ -614,11 +587,9 @@ class DCDEncoder(Encoder):
             return note_on_coarse_times(time, (frames + istart / nsavc) * stored_dt)
         first = int(np.argmax(differ))
         ascends = 0 < time[-1] - _first_time(time) < np.inf and np.isfinite(time[0])
-        remedy = (
-            "they are evened out"
-            if ascends
-            else "they do not grow, so they cannot be evened out and are counted again"
-        )
+        remedy = "they do not grow, so they cannot be evened out and are counted again"
+        if ascends:
+            remedy = "they are evened out"
         return (
             f"dcd cannot hold times that are not equally spaced: {remedy}; the file says "
             f"{number_text(even[0])} to {number_text(even[-1])} ps, every "

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from mdio.core.errors import PlanError
 from mdio.core.files.reading import OpenFile
-from mdio.core.frames import FrameBlock, TrajectoryInfo
+from mdio.core.frames import FrameBlock, Scratch, TrajectoryInfo
 from mdio.core.kernels import crc32c
 from mdio.core.xtc import UNCOMPRESSED_ATOMS
 from mdio.layouts.native import NATIVE_FORMATS
@@ -38,7 +38,6 @@ from mdio.layouts.writer import PieceRecord
 Bytes = NDArray[np.uint8]
 
 PIECE_NBYTES = 8 << 20
-"""Decoded bytes of a piece."""
 BATCH_NBYTES = 2 << 20
 """Encoded bytes of a batch of frames of one size: so few that they are still in the processor's
 cache when their checksum is computed and they are written, and so many that calls cost nothing."""
@@ -70,7 +69,6 @@ class Encoder(ABC):
 
     @property
     def header_nbytes(self) -> int:
-        """Bytes before the first frame."""
         return 0
 
     @property
@@ -162,26 +160,15 @@ def is_stored(record: PieceRecord, frame_nbytes: int | None, path: Path, offset:
     return True
 
 
-class EncodingBuffer:
-    """Memory for encoded frames that is kept from piece to piece, and left behind by pickling.
+_scratch = Scratch()
 
-    Fresh memory for every piece would be cleared by the system first, a page at a time.
-    """
 
-    def __init__(self) -> None:
-        self._bytes = np.empty(0, np.uint8)
-
-    def encode(self, encoder: Encoder, block: FrameBlock) -> Bytes:
-        """Return ``encoder.encode(block)``, where frames have one size until the next call."""
-        if encoder.frame_nbytes is None:
-            return encoder.encode(block)
-        nbytes = block.n_frames * encoder.frame_nbytes
-        if self._bytes.nbytes < nbytes:
-            self._bytes = np.empty(nbytes, np.uint8)
-        return encoder.encode(block, self._bytes[:nbytes])
-
-    def __reduce__(self) -> tuple[type[EncodingBuffer], tuple[()]]:
-        return EncodingBuffer, ()
+def encode_frames(encoder: Encoder, block: FrameBlock) -> Bytes:
+    """Return ``encoder.encode(block)``; frames of one size are valid until the next call."""
+    if encoder.frame_nbytes is None:
+        return encoder.encode(block)
+    nbytes = block.n_frames * encoder.frame_nbytes
+    return encoder.encode(block, _scratch.buffer("frames", nbytes))
 
 
 def encoder_of(format_name: str, plan: LayoutPlan) -> Encoder:

@@ -1,10 +1,9 @@
 """Native files: fields of records of one size, and frames found through an index.
 
-An XTC or TRR file on another machine is scanned in parts. Going from header to header would cost a
-round trip for each, or all bytes between them. So every process reads one part of the file, with
-many requests in flight, finds the first header in it and follows the frames from there. The parts
-fit together if each ends where the next begins. The bytes are then in the page cache of the machine
-that analyses the file.
+An XTC or TRR file on another machine is scanned in parts, since going from header to header would
+cost a round trip for each. Every process reads one part of the file, with many requests in flight,
+finds the first header in it and follows the frames from there. The parts fit together if each ends
+where the next begins. The bytes are then in the page cache of the machine that analyses the file.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import itertools
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import add
@@ -23,6 +22,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from mdio.core.errors import SourceError
 from mdio.core.files.in_flight import ByteRange, in_flight
 from mdio.core.files.index import FrameIndex, load_index
 from mdio.core.files.piece_sums import PieceSums
@@ -319,6 +319,8 @@ class ScannedLayout(IndexedLayout):
 
     check_frames: ClassVar[staticmethod[[NDArray[np.uint8], range, FrameTable, int], None]]
     """Its `mdio.layouts.tables.FrameCheck`."""
+    header_nbytes: ClassVar[int]
+    """Bytes at the beginning of a frame that give its size."""
 
     def tables(self) -> Tables:
         edges = np.append(self.index.offsets, np.int64(self.index.end))
@@ -341,6 +343,21 @@ class ScannedLayout(IndexedLayout):
     def marks(cls, path: Path) -> FrameMarks:
         """Return the marks with which frames of a file begin, from its first frame."""
 
+    @abstractmethod
+    def _parse_header(self, raw: bytes, frame: int) -> Any:
+        """Return the header of a frame, with `nbytes` of the frame; raises SourceError."""
+
+    def _header(self, frame: int) -> Any:
+        raw = self._file.read(int(self._index.offsets[frame]), self.header_nbytes)
+        return self._parse_header(raw, frame)
+
+    def _headers(self, frames: Sequence[int]) -> Iterator[Any]:
+        """Yield the headers of ascending frames; damaged ones are reported when they are read."""
+        heads = self._file.heads(self._index.offsets[list(frames)].tolist(), self.header_nbytes)
+        for frame, raw in zip(frames, heads, strict=True):
+            with suppress(SourceError):
+                yield self._parse_header(raw, frame)
+
     def _find_frames(self, n_atoms: int, scan: Callable[[Path], FrameIndex]) -> None:
         """Find the frames: by checksums, around damage, or by the stored index."""
         sums, self._intact_frames = self.options.get("sums"), None
@@ -357,10 +374,13 @@ class ScannedLayout(IndexedLayout):
             self._index = sums.index(n_atoms)
         # The file may have grown since it was opened.
         self._file.nbytes = max(self._file.nbytes, self._index.end)
+        last = self._index.n_frames - 1
+        if self._index.frame_nbytes[last] != self._header(last).nbytes:
+            # An index of MDAnalysis may end at damage, or where the file is cut: scan it.
+            self._index = scan(self.path)
 
     @property
     def _readable_frames(self) -> Sequence[int]:
-        """Numbers of all frames but those that are damaged."""
         return range(self._index.n_frames) if self._intact_frames is None else self._intact_frames
 
     def _sample_frames(self, count: int) -> list[int]:
@@ -406,7 +426,6 @@ SCANNED_NBYTES = 1 << 20
 STORE_PIECE_NBYTES = 8 << 20
 """Objects in stores are scanned in pieces of this size."""
 MAX_STORE_PIECES = 4
-"""Number of pieces that stay in memory."""
 
 Peek = Callable[[int, int], bytes]
 """Returns bytes from an offset on: (offset, nbytes); fewer only at the end of the file."""
@@ -438,8 +457,7 @@ def scan_around_damage(path: Path, marks: FrameMarks) -> tuple[FrameIndex, list[
                 following = _find_next_frame(peek, size, marks.begins, begin + 1, end_of)
                 # A frame before damage is complete if the next one does not begin within it.
                 is_complete = stop is not None and (following is None or following >= stop)
-                if is_complete and following != stop:
-                    following = stop
+                following = stop if is_complete else following
             if is_complete:
                 intact.append(len(offsets))
                 end = stop or end
@@ -508,11 +526,9 @@ class FrameMarks:
 
     n_atoms: int
     begins: Sequence[bytes]
-    """Bytes with which frames can begin."""
     size_of: Callable[[bytes], int | None]
     """Returns the bytes of the frame with this header; None for other bytes."""
     head_nbytes: int
-    """Bytes of the header that `size_of` needs."""
 
 
 def comes_over_a_network(path: Path) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.errors import SourceError
+from mdio.core.errors import SourceError, one_line
 from mdio.core.files.fingerprint import read_head
 from mdio.core.files.marks import first_bytes, read_regular
 from mdio.core.frames import AtomIndices, FrameBlock, TrajectoryInfo
@@ -26,7 +26,6 @@ from mdio.layouts.native.netcdf.layout import AMBER_VELOCITY, FILLS, UNITS
 
 CONVENTIONS = b"AMBERRESTART"
 SNIFFED_NBYTES = 1 << 16
-"""Bytes by which a file is recognised."""
 SECOND_LINE = re.compile(rb"\s*(\d+)(\s+[-+.\dEeDd]+){0,2}\s*")
 THIRD_LINE = re.compile(rb"([ \d-]{3}\d\.\d{7}){3,6}\s*")
 WIDTH, PER_LINE = 12, 6
@@ -66,7 +65,7 @@ class RestartLayout(Layout):
                 raise
             raise SourceError(
                 f"{self.path}: cannot be read as a restart file of AMBER "
-                f"({' '.join(str(error).split())[:200]}); it may be truncated"
+                f"({one_line(error)[:200]}); it may be truncated"
             ) from error
         self._frame = frame
         nbytes = self.path.stat().st_size
@@ -137,16 +136,16 @@ class RestartLayout(Layout):
         n_left = len(lines) - per_frame
         if n_atoms < 1 or n_left not in (0, 1, per_frame, per_frame + 1):
             raise ValueError(f"{len(lines)} lines of numbers for {n_atoms} atoms")
-        numbers = [_parse_numbers(lines[:per_frame], 3 * n_atoms).reshape(-1, 3)]
+        positions = _parse_numbers(lines[:per_frame], 3 * n_atoms).reshape(-1, 3)
         # Of two atoms or fewer velocities and a cell have one line each: a cell has right angles.
         has_velocities = n_left >= per_frame
         if n_left == per_frame == 1:
             last = _parse_numbers(lines[-1:])
             has_velocities = len(last) != PER_LINE or not all((last[3:] > 0) & (last[3:] <= 180))
+        velocities = None
         if has_velocities:
-            numbers.append(
-                _parse_numbers(lines[per_frame : 2 * per_frame], 3 * n_atoms).reshape(-1, 3)
-            )
+            stored = _parse_numbers(lines[per_frame : 2 * per_frame], 3 * n_atoms)
+            velocities = stored.reshape(-1, 3) * AMBER_VELOCITY
         box = np.zeros(6)
         if n_left > per_frame * has_velocities:
             cell = _parse_numbers(lines[-1:])
@@ -154,8 +153,7 @@ class RestartLayout(Layout):
                 raise ValueError(f"a box of {len(cell)} numbers, expected 3 or 6")
             box[:] = np.append(cell, [90.0] * (6 - len(cell)))
         time = float(words[1].replace("D", "E")) if len(words) > 1 else 0.0
-        velocities = numbers[1] * AMBER_VELOCITY if has_velocities else None
-        return _frame_block(numbers[0], velocities, box, time)
+        return _frame_block(positions, velocities, box, time)
 
     def _read_into(
         self,

@@ -19,10 +19,7 @@ same to the byte.
 
 from __future__ import annotations
 
-import itertools
 import struct
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
@@ -62,7 +59,6 @@ class FrameHeader:
     itemsize: int
     """Bytes of a number: 4 or 8."""
     box_nbytes: int
-    """0 if there is no box."""
     skipped_nbytes: int
     """Bytes of virial and pressure, between the box and the positions."""
     present: tuple[str, ...]
@@ -78,13 +74,15 @@ class FrameHeader:
         return 3 * self.n_atoms * self.itemsize
 
     @property
-    def frame_nbytes(self) -> int:
-        head = self.head_nbytes + self.box_nbytes + self.skipped_nbytes
-        return head + len(self.present) * self.field_nbytes
+    def nbytes(self) -> int:
+        return self.fields_offset + len(self.present) * self.field_nbytes
+
+    @property
+    def fields_offset(self) -> int:
+        return self.head_nbytes + self.box_nbytes + self.skipped_nbytes
 
     def field_offset(self, name: str) -> int:
-        head = self.head_nbytes + self.box_nbytes + self.skipped_nbytes
-        return head + self.present.index(name) * self.field_nbytes
+        return self.fields_offset + self.present.index(name) * self.field_nbytes
 
 
 @lru_cache(maxsize=8)  # making a dtype takes as long as a small read
@@ -149,16 +147,16 @@ def scan(path: Path) -> FrameIndex:
             if offsets and n_left < FIXED_NBYTES:
                 break
             header = checked_header(raw, path, len(offsets), n_atoms)
-            if offsets and n_left < header.frame_nbytes:
+            if offsets and n_left < header.nbytes:
                 break
-            if n_left < header.frame_nbytes:
+            if n_left < header.nbytes:
                 raise SourceError(
-                    f"{path}: frame 0 is truncated: found {n_left} of its {header.frame_nbytes} "
+                    f"{path}: frame 0 is truncated: found {n_left} of its {header.nbytes} "
                     "bytes; 0 frames are whole. Copy the file again, or cut it to 0 bytes"
                 )
             n_atoms = header.n_atoms
             offsets.append(offset)
-            offset += header.frame_nbytes
+            offset += header.nbytes
         lost_nbytes = file.nbytes - offset
         return FrameIndex(np.array(offsets, np.int64), offset, n_atoms or 0, lost_nbytes)
 
@@ -183,10 +181,10 @@ def check_frames(data: NDArray[np.uint8], run: range, frames: FrameTable, n_atom
         if checked == (raw, end - begin):
             continue
         header = parse_header(raw, frames.path, number)
-        if (header.n_atoms, header.frame_nbytes) != (n_atoms, end - begin):
+        if (header.n_atoms, header.nbytes) != (n_atoms, end - begin):
             raise SourceError(
                 f"{frames.path}: frame {number} has {header.n_atoms} atoms in "
-                f"{header.frame_nbytes} bytes, expected {n_atoms} in {end - begin}: the file has "
+                f"{header.nbytes} bytes, expected {n_atoms} in {end - begin}: the file has "
                 "changed while it was read, or is damaged"
             )
         checked = raw, end - begin
@@ -213,6 +211,7 @@ class TRRLayout(ScannedLayout):
         reads_remote=True,
     )
     check_frames = staticmethod(check_frames)
+    header_nbytes = FIXED_NBYTES
 
     _sizes: NDArray[np.int64]
 
@@ -228,7 +227,7 @@ class TRRLayout(ScannedLayout):
 
         def size_of(raw: bytes) -> int | None:
             try:
-                return checked_header(raw, path, 0, n_atoms).frame_nbytes
+                return checked_header(raw, path, 0, n_atoms).nbytes
             except SourceError:
                 return None
 
@@ -237,10 +236,6 @@ class TRRLayout(ScannedLayout):
     def _open_frames(self) -> TrajectoryInfo:
         first = checked_header(self._file.read(0, FIXED_NBYTES), self.path, 0, None)
         self._find_frames(first.n_atoms, scan)
-        last = self._index.n_frames - 1
-        if self._index.frame_nbytes[last] != self._frame_header(last).frame_nbytes:
-            # A stored index of MDAnalysis ends at the first damaged frame: scan the file.
-            self._index = scan(self.path)
         self._sizes = self._index.frame_nbytes
         present, sparse = self._sample_fields()
         return self._describe(
@@ -249,19 +244,18 @@ class TRRLayout(ScannedLayout):
             sparse=tuple(sorted(sparse)),
         )
 
-    def _frame_header(self, frame: int) -> FrameHeader:
-        raw = self._file.read(int(self._index.offsets[frame]), FIXED_NBYTES)
+    def _parse_header(self, raw: bytes, frame: int) -> FrameHeader:
         return checked_header(raw, self.path, frame, self._index.n_atoms)
 
     def _positions(self) -> ChunkTable | None:
         """Return the table of positions, if all frames have the same fields."""
         _ = self.info
-        first = self._frame_header(0)
+        first = self._header(0)
         if "positions" not in first.present:
             return None
         heads = self._file.heads(self._index.offsets[1:].tolist(), FIXED_NBYTES)
         for frame, raw in enumerate(heads, 1):
-            if checked_header(raw, self.path, frame, self._index.n_atoms) != first:
+            if self._parse_header(raw, frame) != first:
                 return None
         planes = np.array([first.field_offset("positions")], np.int64)
         stored = {"dtype": f">f{first.itemsize}", "unit": "nm"}
@@ -274,10 +268,11 @@ class TRRLayout(ScannedLayout):
         frames = {*self._sample_frames(N_SAMPLED), *first_of_size.tolist()}
         if self._intact_frames is not None:
             frames &= set(self._intact_frames)
-        kinds = self._sizes_and_fields(sorted(frames))
+        kinds = {(header.nbytes, header.present) for header in self._headers(sorted(frames))}
         sizes = {nbytes for nbytes, _ in kinds}
         if len(sizes) < len(kinds):  # frames of one size have different fields
-            kinds = self._sizes_and_fields(self._readable_frames)
+            headers = self._headers(self._readable_frames)
+            kinds = {(header.nbytes, header.present) for header in headers}
         sets = [{*present} for _, present in kinds]
         present = set().union(*sets)
         if not present:
@@ -286,26 +281,12 @@ class TRRLayout(ScannedLayout):
             )
         return present, present - sets[0].intersection(*sets)
 
-    def _sizes_and_fields(self, frames: Sequence[int]) -> set[tuple[int, tuple[str, ...]]]:
-        """Return the sizes and fields of ascending frames; damaged ones are reported when read."""
-        kinds = set()
-        heads = self._file.heads(self._index.offsets[list(frames)].tolist(), FIXED_NBYTES)
-        for frame, raw in zip(frames, heads, strict=True):
-            with suppress(SourceError):
-                header = checked_header(raw, self.path, frame, self._index.n_atoms)
-                kinds.add((header.frame_nbytes, header.present))
-        return kinds
-
-    def _runs(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
-        """Yield (first, last) of consecutive frames of equal size."""
-        sizes = self._sizes[start:stop]
-        differ = np.flatnonzero(sizes[1:] != sizes[:-1]) + start + 1
-        yield from itertools.pairwise([start, *differ.tolist(), stop])
-
     def _read_into(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
     ) -> None:
-        for first, last in self._runs(start, stop):
+        sizes = self._sizes[start:stop]
+        size_changes = np.flatnonzero(sizes[1:] != sizes[:-1]) + start + 1
+        for first, last in pairwise([start, *size_changes.tolist(), stop]):
             while first < last:
                 part = block.frames(slice(first - start, last - start))
                 first += self._read_equal_frames(first, last, atoms, part)
@@ -318,10 +299,10 @@ class TRRLayout(ScannedLayout):
         raw = self._file.read(begin, FIXED_NBYTES)
         header = checked_header(raw, self.path, start, self._index.n_atoms)
         changed = SourceError(
-            f"{self.path}: frame {start} has {header.frame_nbytes} bytes, but the next one "
+            f"{self.path}: frame {start} has {header.nbytes} bytes, but the next one "
             f"begins after {stride}: the file has changed since it was opened"
         )
-        if header.frame_nbytes != stride:
+        if header.nbytes != stride:
             raise changed
         begin -= start * stride
         real = np.dtype(f">f{header.itemsize}")
@@ -388,8 +369,7 @@ class TRREncoder(Encoder):
         shape = (self.n_atoms, 3)
         return np.dtype(
             [
-                ("head", ">i4", 3),
-                ("version", "S12"),
+                ("start", f"S{len(START)}"),
                 ("sizes", ">i4", 10),
                 ("n_atoms", ">i4"),
                 ("step", ">i4"),
@@ -416,8 +396,7 @@ class TRREncoder(Encoder):
                 "written; write h5md or zarr"
             )
         rows = np.empty(block.n_frames, self._dtype) if out is None else out.view(self._dtype)
-        rows["head"] = (MAGIC, len(VERSION) + 1, len(VERSION))
-        rows["version"] = VERSION
+        rows["start"] = START
         rows["sizes"] = 0
         rows["sizes"][:, 2] = 36
         for number, name in enumerate(FIELDS):
@@ -435,4 +414,4 @@ class TRREncoder(Encoder):
         return rows.view(np.uint8)
 
     def size_of(self, head: bytes) -> int:
-        return parse_header(head[:FIXED_NBYTES], Path("frame"), 0).frame_nbytes
+        return parse_header(head[:FIXED_NBYTES], Path("frame"), 0).nbytes

@@ -27,7 +27,7 @@ from mdio.core.words import plural
 from mdio.layouts.native.encoder import (
     Bytes,
     Encoder,
-    EncodingBuffer,
+    encode_frames,
     encoder_of,
     is_stored,
     native_plan,
@@ -51,6 +51,7 @@ class FileWriter(LayoutWriter):
 
     container: ClassVar[str]
     facts = WriterFacts(resumes=True)
+    _handle_file: WrittenFile | None = None
 
     def __init__(self, path: Path, plan: LayoutPlan, meta: OutputMeta) -> None:
         super().__init__(path, plan, meta)
@@ -60,12 +61,10 @@ class FileWriter(LayoutWriter):
             parallel_store=self._encoder.frame_nbytes is not None,
             batch_frames=self._encoder.batch_frames,
         )
-        self._buffer = EncodingBuffer()
         self._columns: dict[int, tuple[NDArray[np.float64], NDArray[np.int64]]] = {}
         """Times and steps of stored pieces, by their first frame."""
         self._n_partly_periodic_boxes = 0
         """Frames whose box has no length along some axes."""
-        self._handle_file: WrittenFile | None = None
 
     def _encoder_for(self, plan: LayoutPlan) -> Encoder:
         return encoder_of(self.container, plan)
@@ -102,12 +101,11 @@ class FileWriter(LayoutWriter):
             self.path.touch(exist_ok=striped)
 
     def encode(self, start: int, block: FrameBlock) -> list[EncodedChunk]:
-        """Return the bytes of these frames; their key is the first of them."""
         data = self._encoded(start, block)
         return [EncodedChunk(str(start), data, [crc32c(data)])]
 
     def _encoded(self, start: int, block: FrameBlock) -> Bytes:  # noqa: ARG002
-        return self._buffer.encode(self._encoder, block)
+        return encode_frames(self._encoder, block)
 
     def store(self, item: EncodedChunk) -> None:
         with output_errors(self.path):
@@ -119,13 +117,11 @@ class FileWriter(LayoutWriter):
                 self._handle_file.drain()
 
     def commit(self, record: PieceRecord) -> None:
-        """Keep the times and steps, which headers need."""
         self._columns[record.start] = (record.time, record.step)
         is_open = record.box[:, :3] == 0
         self._n_partly_periodic_boxes += int((is_open.any(axis=1) & ~is_open.all(axis=1)).sum())
 
     def finish(self) -> None:
-        """Check that all pieces were stored, write the header, flush."""
         self._check_complete(self._columns)
         columns = [self._columns[start] for start in sorted(self._columns)]
         time, step = (np.concatenate(column) for column in zip(*columns, strict=True))
@@ -148,8 +144,8 @@ class FileWriter(LayoutWriter):
             self._handle_file = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave the open file and what only the owner needs behind."""
-        return {**self.__dict__, "_columns": {}, "_handle_file": None}
+        """Leave behind what only the owner needs."""
+        return {**super().__getstate__(), "_columns": {}}
 
 
 class DCDFileWriter(FileWriter):
@@ -181,6 +177,8 @@ class NCDFFileWriter(FileWriter):
 class AppendingFileWriter(FileWriter):
     """Frames of any size: their owner appends them, unless they have one size."""
 
+    _handle_spool: IO[bytes] | None = None
+
     def __init__(self, path: Path, plan: LayoutPlan, meta: OutputMeta) -> None:
         super().__init__(path, plan, meta)
         self._starts_to_append = deque(start for start, _ in plan.write_tasks())
@@ -188,7 +186,6 @@ class AppendingFileWriter(FileWriter):
         self._nbytes = 0
         self._waiting: dict[int, memoryview] = {}
         self._spooled: dict[int, tuple[int, int]] = {}
-        self._handle_spool: IO[bytes] | None = None
         self._offsets: dict[int, int] = {}
         """Offsets at which pieces were appended, by their first frame."""
         self._unsettled: list[PieceRecord] = []
@@ -216,7 +213,6 @@ class AppendingFileWriter(FileWriter):
         return super()._offset(start) if self.facts.parallel_store else self._offsets[start]
 
     def settled(self, record: PieceRecord) -> Iterable[tuple[PieceRecord, Sequence[Path]]]:
-        """Return pieces that were committed, and are appended by now."""
         if self.facts.parallel_store:
             return super().settled(record)
         self._unsettled.append(record)
@@ -272,7 +268,7 @@ class AppendingFileWriter(FileWriter):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave waiting pieces behind, too: only the owner stores."""
-        return {**super().__getstate__(), "_waiting": {}, "_spooled": {}, "_handle_spool": None}
+        return {**super().__getstate__(), "_waiting": {}, "_spooled": {}}
 
 
 class XTCFileWriter(AppendingFileWriter):

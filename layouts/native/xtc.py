@@ -9,8 +9,6 @@ Bytes of GROMACS XTC frames: the codec's, with boxes and precision as MDAnalysis
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -21,7 +19,6 @@ from numpy.typing import NDArray
 
 from mdio.core import xtc as xtc_codec
 from mdio.core.boxes import boxes_from_vectors, vectors_from_boxes
-from mdio.core.errors import SourceError
 from mdio.core.files.fingerprint import read_head
 from mdio.core.files.index import FrameIndex
 from mdio.core.files.store import store_at
@@ -61,13 +58,6 @@ def check_frames(data: NDArray[np.uint8], run: range, frames: FrameTable, n_atom
             np.empty(n_frames, np.int64),
             np.array([n_atoms - 1]),
         )
-
-
-def header_at(file: PositionalFile, index: FrameIndex, frame: int) -> XTCHeader:
-    """Return the header of a frame; raises SourceError."""
-    offset = int(index.offsets[frame])
-    with source_errors(file.path):
-        return parse_header(file.read(offset, HEADER_NBYTES), frame, offset)
 
 
 def read_frames(
@@ -152,21 +142,16 @@ class XTCLayout(ScannedLayout):
     )
     reads_whole_frames = True
     check_frames = staticmethod(check_frames)
+    header_nbytes = HEADER_NBYTES
 
     @classmethod
     def sniff(cls, path: Path) -> bool:
         return int.from_bytes(read_head(path)[:4], "big") in MAGICS
 
     def _positions(self) -> ChunkTable:
-        """Return the table of frames, for the codec."""
-        shape = (self.index.n_frames, 1, 1)
-        return ChunkTable(
-            self.path,
-            (1, self.index.n_atoms, 3),
-            self.index.offsets.reshape(shape),
-            self.index.frame_nbytes.reshape(shape),
-            codec={"id": XTC_CODEC},
-        )
+        index, shape = self.index, (self.index.n_frames, 1, 1)
+        places = index.offsets.reshape(shape), index.frame_nbytes.reshape(shape)
+        return ChunkTable(self.path, (1, index.n_atoms, 3), *places, codec={"id": XTC_CODEC})
 
     @classmethod
     def marks(cls, path: Path) -> FrameMarks:
@@ -181,12 +166,12 @@ class XTCLayout(ScannedLayout):
         begins = [struct.pack(">ii", magic, n_atoms) for magic in MAGICS]
         return FrameMarks(n_atoms, begins, size_of, HEADER_NBYTES)
 
+    def _parse_header(self, raw: bytes, frame: int) -> XTCHeader:
+        with source_errors(self.path):
+            return parse_header(raw, frame, int(self._index.offsets[frame]))
+
     def _open_frames(self) -> TrajectoryInfo:
         self._find_frames(read_header(self.path).n_atoms, scan)
-        last = self._index.n_frames - 1
-        if self._index.frame_nbytes[last] != header_at(self._file, self._index, last).nbytes:
-            # MDAnalysis also stores offsets of files that end within a frame: scan the file.
-            self._index = scan(self.path)
         precision = self._finest_precision()
         return self._describe(
             compression=None if precision is None else "xtc",
@@ -198,35 +183,18 @@ class XTCLayout(ScannedLayout):
         """Return the finest precision, of all frames if sampled ones differ; None without one."""
         reads_first_only = self.options.get("sums") is not None or store_at(self.path).opening_waits
         frames = [0] if reads_first_only else self._sample_frames(N_SAMPLED)
-        precisions = {*self._precisions(frames)}
+        precisions = {header.precision for header in self._headers(frames)}
         if len(precisions) > 1:
-            precisions = {*self._precisions(self._readable_frames)}
+            precisions = {header.precision for header in self._headers(self._readable_frames)}
         return max((one for one in precisions if one is not None), default=None)
-
-    def _precisions(self, frames: Sequence[int]) -> Iterator[float | None]:
-        """Yield the precisions of ascending frames; a damaged one is reported when it is read."""
-        offsets = self._index.offsets[list(frames)].tolist()
-        heads = self._file.heads(offsets, HEADER_NBYTES)
-        for frame, offset, raw in zip(frames, offsets, heads, strict=True):
-            with suppress(SourceError), source_errors(self.path):
-                yield parse_header(raw, frame, offset).precision
 
     def _read_into(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
     ) -> None:
         vectors_nm = np.empty((stop - start, 3, 3), np.float32)
-        read_frames(
-            self._file,
-            self._index,
-            start,
-            stop,
-            block.positions,
-            vectors_nm,
-            block.time,
-            block.step,
-            atoms,
-            n_threads=self.options.get("n_threads", 1),
-        )
+        out = block.positions, vectors_nm, block.time, block.step
+        n_threads = self.options.get("n_threads", 1)
+        read_frames(self._file, self._index, start, stop, *out, atoms, n_threads)
         block.box[...] = boxes_from_vectors(vectors_nm, scale=NM_TO_ANGSTROM)
 
 
@@ -238,19 +206,13 @@ class XTCEncoder(Encoder):
 
     @property
     def frame_nbytes(self) -> None:
-        """Frames are compressed, each to its own size."""
         return
 
     def encode(self, block: FrameBlock, out: Bytes | None = None) -> Bytes:  # noqa: ARG002
         box = block.box.copy()
         box[:, :3] *= np.float32(0.1)
-        data = xtc_codec.encode(
-            block.positions,
-            vectors_from_boxes(box),
-            block.time,
-            block.step,
-            10.0 / (self.precision or XTC_PRECISION),
-        )
+        vectors, per_nm = vectors_from_boxes(box), 10.0 / (self.precision or XTC_PRECISION)
+        data = xtc_codec.encode(block.positions, vectors, block.time, block.step, per_nm)
         return np.frombuffer(data, np.uint8)
 
     def size_of(self, head: bytes) -> int:

@@ -21,7 +21,7 @@ from mdio.core.files.reading import OpenFile
 from mdio.core.files.remote.places import stands_for_sent
 from mdio.core.files.store import store_at
 from mdio.core.files.writing import write_all, write_sliced
-from mdio.core.frames import TrajectoryInfo
+from mdio.core.frames import Scratch, TrajectoryInfo
 from mdio.core.kernels import crc32c, crc32c_pieces
 from mdio.core.xtc import kernels
 from mdio.layouts.base import Layout
@@ -36,8 +36,7 @@ from mdio.layouts.writer import NotFinite, OutputMeta, PieceRecord, SelectIntact
 
 RUN_NBYTES = 1 << 20
 """Bytes that are read, checked and written at a time: they stay in the processor's cache."""
-PADDING_NBYTES = kernels.PADDING
-"""Bytes that the decoder may read beyond the last frame."""
+_scratch = Scratch()
 
 TablePart = tuple[FrameTable, int, int]
 """Frames ``start:stop`` of a file."""
@@ -49,11 +48,9 @@ class SegmentsCopier(SegmentsWriter):
     """Writes ``NAME.segments/`` by copying the bytes of frames, which are not encoded again.
 
     Every worker copies whole segments (`copy`), which are the pieces of the plan; the owner commits
-    their records.
-
-    `path`, `plan`, `meta`: as of every writer. `frames`: tables of the frames to copy, in order.
-    `first_times_ps`: time of the first frame of each segment. `info`: of all frames of the output.
-    `n_reused`: frames in segments that the output has already, before those of `frames`.
+    their records. `frames`: tables of the frames to copy, in order. `first_times_ps`: of each
+    segment. `info`: of all frames of the output. `n_reused`: frames in segments that it has
+    already, before those of `frames`.
     """
 
     facts = SegmentsWriter.facts._replace(writes_files_once=True)
@@ -74,7 +71,6 @@ class SegmentsCopier(SegmentsWriter):
         self.frames = frames
         self.n_reused = n_reused
         self._time_last_ps, self._has_box = info.time_last_ps, info.has_box
-        self._buffer = np.empty(0, np.uint8)
 
     def copy(self, start: int, stop: int, old_output: Layout | None = None) -> PieceRecord:
         """Write one segment and its index; link it if it is intact in `old_output`."""
@@ -96,7 +92,6 @@ class SegmentsCopier(SegmentsWriter):
         )
 
     def commit(self, record: PieceRecord) -> None:
-        """Keep the description and the checksums of a segment."""
         number = self._segment_number(record.start)
         self._segments_done[number] = Segment(
             file=segment_name(number, self.container),
@@ -212,12 +207,12 @@ class SegmentsCopier(SegmentsWriter):
             end = int(np.searchsorted(edges, edges[start] + RUN_NBYTES, side="right")) - 1
             run = range(start, min(max(end, start + 1), stop))
             nbytes = int(edges[run.stop] - edges[run.start])
-            if self._buffer.size < nbytes + PADDING_NBYTES:
-                self._buffer = np.zeros(nbytes + PADDING_NBYTES, np.uint8)
-            data = self._buffer.data[:nbytes]
+            buffer = _scratch.buffer("frames", nbytes + kernels.PADDING)
+            buffer[nbytes:] = 0  # the decoder may read beyond the last frame
+            data = buffer.data[:nbytes]
             source.fill(int(edges[run.start]), data)
             if frames.check is not None:
-                frames.check(self._buffer, run, frames, self.plan.n_atoms)
+                frames.check(buffer, run, frames, self.plan.n_atoms)
             yield data, run
             start = run.stop
 
@@ -235,6 +230,6 @@ class SegmentsCopier(SegmentsWriter):
         return sums
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the buffer, and make the paths of sources absolute, as that of the output."""
+        """Make the paths of sources absolute, as that of the output."""
         frames = [replace(table, path=table.path.absolute()) for table in self.frames]
-        return {**super().__getstate__(), "_buffer": np.empty(0, np.uint8), "frames": frames}
+        return {**super().__getstate__(), "frames": frames}

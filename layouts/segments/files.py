@@ -42,7 +42,6 @@ LOST_CHECKSUMS_ADVICE = (
 )
 """What to do if checksums are lost, but segments may be whole."""
 READ_NBYTES = 1 << 20
-"""Bytes that are read at a time for a checksum."""
 SEGMENTS_PER_FOLDER = 128
 """Segments in a sub-folder: with an index beside each, 256 files."""
 

@@ -6,6 +6,7 @@ import json
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import asdict
 from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Any, cast
@@ -22,9 +23,8 @@ from mdio.core.kernels import crc32c, crc32c_joined, crc32c_pieces
 from mdio.layouts.manifest import build_manifest
 from mdio.layouts.native import NATIVE_FORMATS
 from mdio.layouts.native.encoder import (
-    Encoder,
-    EncodingBuffer,
     batch_checksums,
+    encode_frames,
     encoder_of,
     is_stored,
     native_plan,
@@ -48,52 +48,8 @@ from mdio.layouts.writer import (
     WriterFacts,
 )
 
-
-def describe_segment(
-    folder: Path, number: int, encoder: Encoder, container: str, first_frame: int, crc: int
-) -> tuple[Segment, TrajectoryInfo, NDArray[np.int64]]:
-    """Open a finished segment as a reader does; return its description, info and frame edges.
-
-    This also writes its index beside it, and proves that it can be read.
-    """
-    file = segment_name(number, container)
-    with layout_class(container)(folder / file) as layout:
-        info = layout.info
-        if encoder.frame_nbytes is None:
-            index = cast(XTCLayout, layout).index
-            edges = np.append(index.offsets, np.int64(index.end))
-        else:
-            frames = np.arange(info.n_frames + 1, dtype=np.int64)
-            edges = encoder.header_nbytes + encoder.frame_nbytes * frames
-    segment = Segment(file, first_frame, info.n_frames, info.nbytes, crc, info.time_first_ps)
-    return segment, info, edges
-
-
-def write_manifest(
-    folder: Path,
-    plan: LayoutPlan,
-    meta: OutputMeta,
-    segments: Sequence[Segment],
-    tables: Sequence[bytes],
-    *,
-    time_last_ps: float,
-    has_box: bool,
-) -> None:
-    """Write the checksums and then the manifest, which completes the folder."""
-    sums = write_sums(folder, tables)
-    manifest = build_manifest(
-        plan,
-        meta,
-        has_box=has_box,
-        container=plan.container,
-        fields=list(plan.native.fields),
-        time_last_ps=time_last_ps,
-        segments=[
-            {name: getattr(segment, name) for name in Segment.__slots__} for segment in segments
-        ],
-        **sums,
-    )
-    (folder / MANIFEST).write_text(json.dumps(manifest, indent=1))
+SEGMENT_NBYTES = 64 << 20
+"""Decoded bytes of a segment, unless a number of segments is asked for."""
 
 
 class SegmentsWriter(LayoutWriter):
@@ -117,13 +73,11 @@ class SegmentsWriter(LayoutWriter):
         self.container = plan.container
         self._encoder = encoder_of(plan.container, plan)
         self.facts = self.facts._replace(batch_frames=self._encoder.batch_frames)
-        self._buffer_for_encoding = EncodingBuffer()
         self._first_frames = np.cumsum((0, *plan.segment_frames)).tolist()
         self._records: dict[int, dict[int, PieceRecord]] = {}
         """By segment and first frame, of pieces of segments that are not complete."""
         self._segments_done: dict[int, Segment] = {}
         self._tables: dict[int, bytes] = {}
-        """Checksums of the complete segments."""
         self._time_last_ps = 0.0
         self._format_notes: dict[int, list[str]] = {}
         """Notes on what the format cannot hold, of the segments that have some."""
@@ -133,7 +87,43 @@ class SegmentsWriter(LayoutWriter):
 
     @classmethod
     def plan_for(cls, info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
-        return plan_segments(info, options)
+        """Plan a folder of segments; raises PlanError.
+
+        The container is the one asked for; else xtc for the integers of an XTC without velocities
+        and forces; else the source's own format; else ncdf. Without a number of segments, each has
+        about 64 MiB decoded.
+        """
+        container = options.container
+        if container is None:
+            is_xtc = info.xtc_integers and not (info.has_velocities or info.has_forces)
+            source_format = "xtc" if is_xtc or info.compression == "xtc" else info.layout
+            container = source_format if source_format in NATIVE_FORMATS else "ncdf"
+        if container not in NATIVE_FORMATS:
+            raise PlanError(f"--container is {container!r}; it may be {', '.join(NATIVE_FORMATS)}")
+        plan = native_plan(container, info, options, f"segments of {container}")
+        n_segments = options.segments
+        if n_segments is None:
+            n_by_size = math.ceil(info.n_frames * info.frame_nbytes / SEGMENT_NBYTES)
+            n_segments = min(max(n_by_size, 1), info.n_frames)
+        if not 1 <= n_segments <= info.n_frames:
+            raise PlanError(
+                f"{info.path}: {n_segments} segments asked for, but it has {info.n_frames} frames, "
+                f"so there can be 1 to {info.n_frames}"
+            )
+        sizes = even_split(info.n_frames, n_segments)
+        if options.expected_frames is not None:
+            size = max(1, SEGMENT_NBYTES // info.frame_nbytes)
+            n_full, n_rest = divmod(info.n_frames, size)
+            sizes = (size,) * n_full + (n_rest,) * (n_rest > 0)
+            n_segments = len(sizes)
+        header_nbytes = encoder_of(container, plan).header_nbytes
+        return plan.replace(
+            layout="segments",
+            segment_frames=sizes,
+            piece_frames=min(plan.piece_frames, sizes[0]),
+            n_files=n_segments,
+            nbytes=plan.nbytes + (n_segments - 1) * header_nbytes,
+        )
 
     def create(self) -> None:
         with output_errors(self.path):
@@ -185,7 +175,6 @@ class SegmentsWriter(LayoutWriter):
         return resumable
 
     def settled(self, record: PieceRecord) -> list[tuple[PieceRecord, Sequence[Path]]]:
-        """Return the record, its segment, and the part beside it."""
         files = [self._file(self._segment_number(record.start)), self._piece_place(record.start)[0]]
         return [(record, files)]
 
@@ -199,7 +188,7 @@ class SegmentsWriter(LayoutWriter):
 
     def encode(self, start: int, block: FrameBlock) -> list[EncodedChunk]:
         """Return the bytes of these frames; the key is the number of the first frame."""
-        data = self._buffer_for_encoding.encode(self._encoder, block)
+        data = encode_frames(self._encoder, block)
         edges = piece_edges(self._encoder.offsets(data), NATIVE_FORMATS[self.container].head_nbytes)
         sums = crc32c_pieces(data, edges)
         crcs = [crc32c_joined(sums, edges), *sums.tolist()]
@@ -215,7 +204,6 @@ class SegmentsWriter(LayoutWriter):
             file.write(offset, *item.parts)
 
     def commit(self, record: PieceRecord) -> None:
-        """Keep the record of a piece; the last piece of a segment completes it."""
         number = self._segment_number(record.start)
         pieces = self._records.setdefault(number, {})
         pieces[record.start] = record
@@ -242,10 +230,7 @@ class SegmentsWriter(LayoutWriter):
             figures = "" if is_one else f" (figures of {segment_name(number, self.container)})"
             self._format_notes[number] = [note + figures for note in notes]
         self._has_box = self._has_box or any(bool(record.box.any()) for record in records)
-        segment, info, offsets = describe_segment(
-            self.path, number, self._encoder, self.container, self._first_frames[number], crc
-        )
-        self._segments_done[number] = segment
+        offsets = self._describe(number, crc)
         crcs = [crc32c(header)] if header else []
         for record in records:
             for start in sorted(map(int, record.crcs)):
@@ -253,8 +238,27 @@ class SegmentsWriter(LayoutWriter):
         self._tables[number] = PieceSums(
             offsets, NATIVE_FORMATS[self.container].head_nbytes, crcs
         ).table
+
+    def _describe(self, number: int, crc: int) -> NDArray[np.int64]:
+        """Open a finished segment as a reader does, and keep its description.
+
+        This writes its index beside it, and proves that it can be read. Returns edges of frames.
+        """
+        encoder, file = self._encoder, segment_name(number, self.container)
+        with layout_class(self.container)(self.path / file) as layout:
+            info = layout.info
+            if encoder.frame_nbytes is None:
+                index = cast(XTCLayout, layout).index
+                edges = np.append(index.offsets, np.int64(index.end))
+            else:
+                frames = np.arange(info.n_frames + 1, dtype=np.int64)
+                edges = encoder.header_nbytes + encoder.frame_nbytes * frames
+        first_frame, first_ps = self._first_frames[number], info.time_first_ps
+        segment = Segment(file, first_frame, info.n_frames, info.nbytes, crc, first_ps)
+        self._segments_done[number] = segment
         if segment.stop == self.plan.n_frames:
             self._time_last_ps = info.time_last_ps
+        return edges
 
     def _join(self, number: int, fd: int, records: Sequence[PieceRecord]) -> None:
         """Append the parts of an XTC segment to its first piece.
@@ -272,6 +276,7 @@ class SegmentsWriter(LayoutWriter):
             part.unlink(missing_ok=True)
 
     def finish(self) -> None:
+        """Write the checksums and then the manifest, which completes the folder."""
         missing = [n for n in range(len(self.plan.segment_frames)) if n not in self._segments_done]
         if missing:
             raise OutputError(
@@ -281,15 +286,17 @@ class SegmentsWriter(LayoutWriter):
         if self._format_notes:  # once, with the figures of the first segment
             self.notes += self._format_notes[min(self._format_notes)]
         with output_errors(self.path):
-            write_manifest(
-                self.path,
+            manifest = build_manifest(
                 self.plan,
                 self.meta,
-                [self._segments_done[number] for number in sorted(self._segments_done)],
-                [self._tables[number] for number in sorted(self._tables)],
-                time_last_ps=self._time_last_ps,
                 has_box=self._has_box,
+                container=self.container,
+                fields=list(self.plan.native.fields),
+                time_last_ps=self._time_last_ps,
+                segments=[asdict(self._segments_done[n]) for n in sorted(self._segments_done)],
+                **write_sums(self.path, [self._tables[n] for n in sorted(self._tables)]),
             )
+            (self.path / MANIFEST).write_text(json.dumps(manifest, indent=1))
 
     def _piece_place(self, start: int) -> tuple[Path, int]:
         """Return the file, and the offset in it, to which the piece at frame `start` is written."""
@@ -311,49 +318,4 @@ class SegmentsWriter(LayoutWriter):
         return file.with_name(f"{file.name}.part-{start}")
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out what only the owner needs."""
         return {**super().__getstate__(), "_records": {}, "_segments_done": {}, "_tables": {}}
-
-
-SEGMENT_NBYTES = 64 << 20
-"""Decoded bytes of a segment, unless a number of segments is asked for."""
-
-
-def plan_segments(info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
-    """Plan a folder of segments; raises PlanError.
-
-    The container is the one asked for; else xtc for the integers of an XTC without velocities and
-    forces; else the source's own format; else ncdf. The number of segments is the one asked for, or
-    else such that each has about 64 MiB decoded.
-    """
-    container = options.container
-    if container is None:
-        is_xtc = info.xtc_integers and not (info.has_velocities or info.has_forces)
-        source_format = "xtc" if is_xtc or info.compression == "xtc" else info.layout
-        container = source_format if source_format in NATIVE_FORMATS else "ncdf"
-    if container not in NATIVE_FORMATS:
-        raise PlanError(f"--container is {container!r}; it may be {', '.join(NATIVE_FORMATS)}")
-    plan = native_plan(container, info, options, f"segments of {container}")
-    n_segments = options.segments
-    if n_segments is None:
-        n_by_size = math.ceil(info.n_frames * info.frame_nbytes / SEGMENT_NBYTES)
-        n_segments = min(max(n_by_size, 1), info.n_frames)
-    if not 1 <= n_segments <= info.n_frames:
-        raise PlanError(
-            f"{info.path}: {n_segments} segments asked for, but it has {info.n_frames} frames, so "
-            f"there can be 1 to {info.n_frames}"
-        )
-    sizes = even_split(info.n_frames, n_segments)
-    if options.expected_frames is not None:
-        size = max(1, SEGMENT_NBYTES // info.frame_nbytes)
-        n_full, n_rest = divmod(info.n_frames, size)
-        sizes = (size,) * n_full + (n_rest,) * (n_rest > 0)
-        n_segments = len(sizes)
-    header_nbytes = encoder_of(container, plan).header_nbytes
-    return plan.replace(
-        layout="segments",
-        segment_frames=sizes,
-        piece_frames=min(plan.piece_frames, sizes[0]),
-        n_files=n_segments,
-        nbytes=plan.nbytes + (n_segments - 1) * header_nbytes,
-    )

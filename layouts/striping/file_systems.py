@@ -104,16 +104,14 @@ def set_stripe(
     stripe_count: int | None = None,
     progressive: Sequence[tuple[int, int]] | None = None,
 ) -> StripeRecord:
-    """Ask for a file that does not exist yet to be striped, or for the files to come in a folder.
+    """Ask for a new file, or for the files to come in a folder, to be striped.
 
-    `path`: a folder that exists gets a default layout for what will be made in it; a file must not
-    exist: it is made, empty, with its layout; later it is to be opened without O_EXCL (truncation
-    does not change the layout). `stripe_nbytes`: stripe size; Lustre wants multiples of 65,536.
-    `stripe_count`: targets; -1 = all, None = the file system's default. `progressive`: components
-    of a progressive layout (Lustre) that come before the last one, as (end in bytes, stripe count);
-    the last has `stripe_count` and extends to the end of the file.
-
-    Never raises: a refusal is in the record. Unknown types are taken for Lustre.
+    A file is made, empty, with its layout, and later to be opened without O_EXCL (truncation does
+    not change the layout). `stripe_nbytes`: Lustre wants multiples of 65,536. `stripe_count`:
+    targets; -1 = all, None = the file system's default. `progressive`: components of a progressive
+    layout (Lustre) before the last one, as (end in bytes, stripe count); the last has
+    `stripe_count`, to the end of the file. Never raises: a refusal is in the record. Unknown types
+    are taken for Lustre.
     """
     request: dict[str, Any] = {"stripe_nbytes": stripe_nbytes, "stripe_count": stripe_count}
     if progressive:

@@ -27,13 +27,12 @@ _SETTING = re.compile(
 def parse_getstripe(output: str) -> Striping | None:
     """Parse the output of ``lfs getstripe`` for one file or folder.
 
-    `output`: the text, plain or YAML (``-y``), of any version since 1.8: one line for a folder
+    `output`: plain or YAML (``-y``), of any version since 1.8: one line for a folder
     (``stripe_count: 1 stripe_size: 1048576 ...``), a line for each value of a file
     (``lmm_stripe_count: 1``), with components if the layout is composite (``lcme_extent.e_start:
-    0``).
-    Returns Striping or None: None if the text lacks the stripe size or count. Of a mirrored file
-    it describes the first mirror, of a progressive layout the last component; components on the
-    metadata server (data on MDT) are left out of size and count.
+    0``). Of a mirrored file the first mirror counts, of a progressive layout the last component;
+    components on the metadata server (data on MDT) are left out of size and count. Returns None if
+    these are not in the text.
     """
     components: list[dict[str, str]] = []
     for match in _SETTING.finditer(output):
@@ -104,14 +103,12 @@ def set_stripe(
 def mpi_io_hints(plan: LayoutPlan, extra: Iterable[str] = ()) -> dict[str, str]:
     """Return the hints for MPI.Info with which a planned file should be opened for writing.
 
-    Names and values are those of ROMIO's users' guide; other MPI-IO libraries ignore hints that
-    they do not know.
-
-    `plan`: gives stripe size and count. Where its chunks begin on stripe boundaries, every rank
-    writes whole stripes of its own, and gathering them in aggregators first would only copy them;
-    otherwise aggregators put the ranks' parts together. Data sieving (read a range, change it,
-    write it back, under a lock) is off for writing: no chunk is written in part. `extra`:
-    ``KEY=VALUE`` texts (``--hint``), which take precedence.
+    Names and values are those of ROMIO's users' guide; other libraries ignore unknown hints. Where
+    chunks begin on stripe boundaries, every rank writes whole stripes of its own, and gathering
+    them in aggregators first would only copy them; otherwise aggregators put the ranks' parts
+    together. Data sieving (read a range, change it, write it back, under a lock) is off for
+    writing: no chunk is written in part. `extra`: ``KEY=VALUE`` texts (``--hint``), which take
+    precedence.
     """
     aligned = plan.stripes.alignment_nbytes > 1 and plan.compression is None and not plan.is_rounded
     hints = {

@@ -45,20 +45,16 @@ MAX_OPEN = 4  # sources that are open at the same time, since file handles are l
 class ChainLayout(Layout):
     """Files or folders joined as one trajectory.
 
-    Times and steps are those in each file. It has velocities and forces if any source has them,
-    NaN in the frames of the others. Once it is open, `sources` are those whose frames are read, in
-    this order, and `notes` says what was dropped or put into another order.
+    Times and steps are those in each file. It has velocities and forces if any source has them, NaN
+    in the frames of the others. ``info.path`` is that of the first source; compression and
+    precision are given if all share them. Once it is open, `sources` are those whose frames are
+    read, in this order, and `notes` says what was dropped or put into another order.
 
-    ``info.layout`` is ``chain``, and ``info.path`` that of the first source; compression and
-    precision are given if all sources share them. Messages about bytes name the source.
-
-    `sources`: layouts, or paths for `open_layout`. `overlap`: what is done with frames whose times
-    several sources have: one of `mdio.layouts.views.OVERLAPS`. Except with ``keep-all``, sources
-    are put into the order of their times; None is ``keep-last``, but an error if sources look like
-    replicas. `fields`, `options`: passed on to `open_layout`.
-    Raises ValueError, PlanError: there are no sources, or `overlap` is unknown. SourceError, when
-    opened: a source cannot be read, has another number of atoms than the first, or times that
-    others have, too.
+    `sources`: layouts, or paths for `open_layout`, which takes `fields` and `options`. `overlap`:
+    what is done with frames whose times several sources have: one of `mdio.layouts.views.OVERLAPS`.
+    Except with ``keep-all``, sources are put into the order of their times; None is ``keep-last``,
+    but an error if sources look like replicas. Raises SourceError, when opened: a source cannot be
+    read, or has other atoms than the first.
     """
 
     name = "chain"
@@ -75,8 +71,7 @@ class ChainLayout(Layout):
         fields: Sequence[str] = FIELDS,
         **options: Any,
     ) -> None:
-        if overlap != KEEP_ALL:
-            check_overlap(overlap)
+        check_overlap(overlap)
         self.overlap = overlap
         self.sources = tuple(
             source if isinstance(source, Layout) else open_layout(source, fields=fields, **options)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
@@ -64,14 +64,13 @@ def join(
 ) -> Joining:
     """Decide which frames of which files follow each other; raises SourceError.
 
-    Only times are read, and only of frames that may be duplicates. For formats that number
-    integration steps but have no times, steps are used instead of times. If a file has neither,
-    files are joined in input order.
+    Only times are read, and only of frames that may be duplicates; steps for formats that number
+    integration steps but have no times. If a file has neither, files are joined in input order.
 
-    `infos`, `stored`: one for each file, in input order. `read`: reads times and steps. `overlap`:
-    one of `OVERLAPS`; None is the default, which joins all frames in input order if a file is given
-    more than once. Where the length of an integration step changes, times of two files that follow
-    from step numbers (DCD) are comparable only if the user says so.
+    `infos`, `stored`: of each file, in input order. `overlap`: one of `OVERLAPS`; None is the
+    default, which joins all frames in input order if a file is given more than once. Where the
+    length of an integration step changes, times of two files that follow from step numbers (DCD)
+    are comparable only if the user says so.
     """
     numbers = [number for number, info in enumerate(infos) if info.n_frames]
     all_frames = Joining(tuple((n, 0, infos[n].n_frames) for n in range(len(infos))))
@@ -141,20 +140,16 @@ def _by_steps(
     return step_infos, read_steps
 
 
+@dataclass(slots=True)
 class _Joiner:
     """Joins files by their times; collects notes on what it drops."""
 
-    def __init__(
-        self,
-        infos: Sequence[TrajectoryInfo],
-        stored: Sequence[StoredTimes],
-        read: ReadTimes,
-        overlap: str | None,
-        unit: str,
-    ) -> None:
-        self.infos, self.stored, self.read = infos, stored, read
-        self.overlap, self.unit = overlap, unit
-        self.notes: list[str] = []
+    infos: Sequence[TrajectoryInfo]
+    stored: Sequence[StoredTimes]
+    read: ReadTimes
+    overlap: str | None
+    unit: str
+    notes: list[str] = field(default_factory=list)
 
     def join(self, numbers: Sequence[int]) -> Joining:
         infos = self.infos
@@ -350,9 +345,9 @@ class Merged:
     """The frames of the result, in order.
 
     Attributes: `old_frames`, `new_frames`: number of each frame in the old and in the new
-    trajectory; -1 if it is not in that one. `added`: whether it is taken from the new one. `unit`:
-    of the keys: ps or steps. `equal`: whether both have it, with the same contents. `notes`: on
-    frames that were replaced or dropped.
+    trajectory, or -1. `added`: whether it is taken from the new one. `unit`: of the keys: ps or
+    steps. `equal`: whether both have it, with the same contents. `notes`: on frames that were
+    replaced or dropped.
     """
 
     old_frames: Numbers

@@ -70,8 +70,7 @@ def open_source(
     ...     layout.info.n_frames, layout
     (98, <ZarrLayout 'adk.zarr': 98 frames of 3,341 atoms, 1 to 98 ps, every 1 ps>)
     """
-    if overlap is not None:
-        check_overlap(overlap)
+    check_overlap(overlap)
     if cache is not None or cache_size is not None:
         from mdio.core.cache import Cache
 

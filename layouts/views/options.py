@@ -150,7 +150,6 @@ class CachedReading(Reading):
 
     @property
     def opened_cache(self) -> Cache | None:
-        """The cache; None if nothing is cached."""
         if self.cache is None and self.cache_size is None:
             return None
         from mdio.core.cache import Cache

@@ -42,10 +42,9 @@ def select_frames(
 ) -> FrameNumbers:
     """Choose frames of `source` by number, and of these by time; raises PlanError.
 
-    `start`, `stop`, `step`: as a Python slice; negative numbers count from the end; `step` is
-    positive. `begin_ps`, `end_ps`: only frames with times between these, both included (as ``-b``
-    and ``-e`` of GROMACS). `dt_ps`: of these, only frames at a multiple of this time after the
-    first one kept. Returns range or (F,) int64 array: frame numbers in `source`, ascending.
+    `start`, `stop`, `step`: as a Python slice, with a positive step. `begin_ps`, `end_ps`: times,
+    both included (as ``-b`` and ``-e`` of GROMACS). `dt_ps`: of these, only frames at a multiple of
+    this time after the first one kept. Returns frame numbers in `source`, ascending.
     """
     info = source.info
     if step is not None and step < 1:
@@ -167,10 +166,9 @@ def read_times(source: Layout) -> NDArray[np.float64]:
 class ViewLayout(Layout):
     """The chosen frames and atoms of a source.
 
-    `path`: path of the source, for messages. `source`: the layout to read from. `frames`: frame
-    numbers in the source, in the order of the view; all by default. `atoms`: atom indices in the
-    source, in the order of the view; all by default. `unreadable`: runs of the source's frames that
-    are left out since they cannot be read.
+    `path`: of the source, for messages. `frames`, `atoms`: numbers in the source, in the order of
+    the view; all by default. `unreadable`: runs of the source's frames that are left out since they
+    cannot be read.
     """
 
     name = "view"

@@ -82,9 +82,8 @@ MAX_OPEN_SHARDS = 31
 def pack_shard(chunks: Sequence[Bytes], n_chunks: int, crcs: Sequence[int]) -> list[Bytes]:
     """Return the bytes of a shard, in parts that follow one another in the file.
 
-    `chunks`: the encoded bytes of the first chunks of the shard, in C order, which become parts
-    without a copy. `n_chunks`: entries of the index; chunks that are not given are missing. `crcs`:
-    crc32c of each of `chunks`.
+    `chunks`: encoded, in C order; they become parts without a copy. `n_chunks`: entries of the
+    index; chunks that are not given are missing. `crcs`: crc32c of each of `chunks`.
     """
     index = np.full((n_chunks, 2), MISSING_CHUNK, "<u8")
     parts = []
@@ -111,29 +110,25 @@ class Shard:
                 self.path, CorruptLayoutError, root.open(name), 16 * n_chunks + CRC_NBYTES
             )
         except FileNotFoundError as error:
-            raise CorruptLayoutError(
-                f"{self.path}: no such shard; it is missing from the tree, convert the source again"
-            ) from error
+            raise self._damage("no such shard; it is missing from the tree,") from error
         try:
             self.index = self._read_index(n_chunks)
         except BaseException:
             self.close()
             raise
 
+    def _damage(self, problem: str) -> CorruptLayoutError:
+        return CorruptLayoutError(f"{self.path}: {problem} convert the source again")
+
     def _read_index(self, n_chunks: int) -> list[tuple[int, int]]:
         nbytes = self.file.nbytes
         begin = nbytes - 16 * n_chunks - CRC_NBYTES
         if begin < 0:
-            raise CorruptLayoutError(
-                f"{self.path}: {nbytes} bytes, too few for an index of {n_chunks} chunks; it is "
-                "truncated, convert the source again"
-            )
+            problem = f"{nbytes} bytes, too few for an index of {n_chunks} chunks"
+            raise self._damage(f"{problem}; it is truncated,")
         tail = self.file.peek(begin, nbytes - begin)
         if kernels.crc32c(tail[:-CRC_NBYTES]) != int.from_bytes(tail[-CRC_NBYTES:], "little"):
-            raise CorruptLayoutError(
-                f"{self.path}: the checksum of its index is wrong; it is truncated or damaged, "
-                "convert the source again"
-            )
+            raise self._damage("the checksum of its index is wrong; it is truncated or damaged,")
         entries = np.frombuffer(tail, "<u8", 2 * n_chunks).reshape(n_chunks, 2)
         index: list[tuple[int, int]] = list(map(tuple, entries.tolist()))
         if any(
@@ -141,16 +136,14 @@ class Shard:
             for offset, size in index
             if offset != MISSING_CHUNK
         ):
-            raise CorruptLayoutError(f"{self.path}: its index points outside of the file")
+            raise self._damage("its index points outside of the file;")
         return index
 
     def span(self, chunk: int) -> tuple[int, int]:
         """Return offset and size of a chunk, without its crc32c."""
         offset, size = self.index[chunk]
         if offset == MISSING_CHUNK:
-            raise CorruptLayoutError(
-                f"{self.path}: chunk {chunk} is missing from it; convert the source again"
-            )
+            raise self._damage(f"chunk {chunk} is missing from it;")
         return offset, size - CRC_NBYTES
 
     def crc32c(self, chunk: int) -> int:
@@ -524,7 +517,6 @@ class TableWriter:
         self._incomplete: dict[int, tuple[Numbers, int]] = {}
         """Rows of files that are not complete yet, and how many are missing."""
         self.crcs = [0] * metadata.n_files
-        """The crc32c of the numbers of each file."""
 
     def add(self, start: int, rows: Numbers) -> None:
         """Take rows from `start` on, each row once."""
@@ -582,7 +574,6 @@ class SeriesWriter:
         return {path: self._tables[name].crcs for path, name in self._paths.items()}
 
     def add(self, record: PieceRecord) -> None:
-        """Take the numbers of a piece, each piece once."""
         self.periodic |= periodic_axes(record.box)
         if np.isfinite(record.time[[0, -1]]).all():  # JSON has no NaN or infinity
             if record.start == 0:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from mdio.core.errors import CorruptLayoutError, MdioError, SourceError
+from mdio.core.errors import CorruptLayoutError, MdioError, SourceError, one_line
 from mdio.core.files.store import need_disk, to_path
 from mdio.core.frames import TrajectoryInfo
 from mdio.layouts.backend import BackendLayout
@@ -46,22 +45,6 @@ def written_by_mdio(path: str | PathLike[str]) -> bool:
         return False
 
 
-def _damage_error(path: Path, error: Exception) -> CorruptLayoutError:
-    text = " ".join(str(error).split()) or type(error).__name__
-    return CorruptLayoutError(f"{path}: cannot be read ({text}); mdio verify says what is damaged")
-
-
-@contextmanager
-def _as_corrupt_error(path: Path) -> Iterator[None]:
-    """Turn unexpected errors of reading a tree into CorruptLayoutError."""
-    try:
-        yield
-    except MdioError:
-        raise
-    except UNEXPECTED as error:
-        raise _damage_error(path, error) from error
-
-
 class ZarrLayout(BackendLayout):
     """A Zarr tree with H5MD's groups.
 
@@ -70,11 +53,10 @@ class ZarrLayout(BackendLayout):
     programs add. If one has changed a ``zarr.json`` (attributes, also those at the root beside the
     manifest, or consolidated metadata), `check` reports it, and the tree can still be read.
 
-    `path`: folder. `group` (str, optional): particle group that is the trajectory; by default the
-    full system, and in trees of others ``trajectory`` or else the first group. `convert_units`
-    (bool, optional): for trees of others: whether numbers are converted from the units that the
-    tree names (the default), or taken as they are. `length_unit` (str, optional): for trees of
-    others that name no units: the unit of lengths; times are in ps.
+    `group` (str, optional): particle group that is the trajectory; by default the full system, and
+    in trees of others ``trajectory`` or else the first group. For trees of others: `convert_units`
+    (bool): whether numbers are converted from the units that the tree names (the default);
+    `length_unit` (str): that of lengths, if it names none; times are then in ps.
     """
 
     name: ClassVar[str] = "zarr"
@@ -108,16 +90,18 @@ class ZarrLayout(BackendLayout):
         for _ in range(MAX_TRIES):
             root = Folder(self.path)
             try:
-                with _as_corrupt_error(self.path):
-                    self._backend = self._open_tree(root)
-                    return self._backend.info(self.name)
+                self._backend = self._open_tree(root)
+                return self._backend.info(self.name)
             except BaseException as error:
+                damage = error if isinstance(error, MdioError) else self._damage(error)
                 # If another tree has just taken the name, that one is complete: open it instead.
-                was_replaced = isinstance(error, CorruptLayoutError) and root.replaced()
+                was_replaced = isinstance(damage, CorruptLayoutError) and root.replaced()
                 root.close()
                 self._backend = None
                 if not was_replaced:
-                    raise
+                    if damage in (None, error):
+                        raise
+                    raise damage from error
         raise CorruptLayoutError(
             f"{self.path}: replaced by another output {MAX_TRIES} times while it was opened"
         )
@@ -149,5 +133,9 @@ class ZarrLayout(BackendLayout):
 
         return ForeignTree(self.path, self.options)
 
-    def _damage(self, error: Exception, failure: str) -> CorruptLayoutError | None:  # noqa: ARG002
-        return _damage_error(self.path, error) if isinstance(error, UNEXPECTED) else None
+    def _damage(self, error: BaseException, failure: str = "") -> CorruptLayoutError | None:  # noqa: ARG002
+        if not isinstance(error, UNEXPECTED):
+            return None
+        return CorruptLayoutError(
+            f"{self.path}: cannot be read ({one_line(error)}); mdio verify says what is damaged"
+        )

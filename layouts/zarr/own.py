@@ -58,9 +58,7 @@ class OwnTree(OwnOutput[ShardedChunks]):
         self._node_crcs = manifest_checksums(self.manifest, "node_crc32c", path)
         fields = self.manifest.get("fields")
         if not isinstance(fields, list) or "positions" not in fields or set(fields) - set(FIELDS):
-            raise CorruptLayoutError(
-                f"{path}: its manifest has {fields!r} for 'fields'; convert the source again"
-            )
+            raise self._damage("", f"its manifest has {fields!r} for 'fields'")
         if not self._node_crcs and store_at(path).opening_waits:
             prefetch((path / node / METADATA for node in self._older_nodes(fields)), 0)
         self.arrays = {
@@ -80,6 +78,9 @@ class OwnTree(OwnOutput[ShardedChunks]):
                 for name, row in rows
                 for opening in self._columns[name].openings(row, row + 1)
             )
+
+    def _damage(self, node: str, problem: str) -> CorruptLayoutError:
+        return CorruptLayoutError(f"{self.path / node}: {problem}; convert the source again")
 
     def openings(
         self, runs: FrameRuns, atoms: AtomIndices | None, fields: Sequence[str]
@@ -123,14 +124,11 @@ class OwnTree(OwnOutput[ShardedChunks]):
         try:
             metadata = ArrayMetadata.from_json(node)
         except ValueError as error:
-            raise CorruptLayoutError(
-                f"{self.path / path}: this is not an array as mdio writes it: {error}"
-            ) from error
+            problem = f"this is not an array as mdio writes it: {error}"
+            raise self._damage(path, problem) from error
         if (metadata.shape, metadata.dtype) != (shape, dtype):
-            raise CorruptLayoutError(
-                f"{self.path / path}: {metadata.dtype} of shape {metadata.shape}, but by the "
-                f"manifest it is {dtype} of shape {shape}; convert the source again"
-            )
+            problem = f"{metadata.dtype} of shape {metadata.shape}, but by the manifest it is"
+            raise self._damage(path, f"{problem} {dtype} of shape {shape}")
         return metadata
 
     def _array(self, group: str, field: str, n_atoms: int) -> ShardedChunks:
@@ -138,7 +136,7 @@ class OwnTree(OwnOutput[ShardedChunks]):
         node = manifest_checksums(self.manifest, "nodes", self.path).get(path)
         metadata = self._metadata(path, (self.n_frames, n_atoms, 3), "float32", node)
         if not metadata.sharded or metadata.chunk_shape[2] != 3:
-            raise CorruptLayoutError(f"{self.path / path}: mdio did not write this array")
+            raise self._damage(path, "mdio did not write this array")
         n_atom_chunks = metadata.chunks_per_file[1]
         n_pieces = pieces_of_row(12 * metadata.chunk_shape[1])
         grid = (-(-self.n_frames // metadata.chunk_shape[0]), n_atom_chunks)
@@ -178,10 +176,8 @@ class OwnTree(OwnOutput[ShardedChunks]):
     def _series_array(self, path: str, metadata: ArrayMetadata) -> SeriesArray:
         crcs = self._file_crcs.get(path)
         if crcs is not None and len(crcs) != metadata.n_files:
-            raise CorruptLayoutError(
-                f"{self.path / path}: in {metadata.n_files} files, but by the manifest in "
-                f"{len(crcs)}; convert the source again"
-            )
+            problem = f"in {metadata.n_files} files, but by the manifest in {len(crcs)}"
+            raise self._damage(path, problem)
         return SeriesArray(self._root, path, metadata, crcs)
 
     def info(self, layout: str) -> TrajectoryInfo:

@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 
 TOPOLOGY = "mdio/topology"
 SERIES_FRAMES = 65536
-"""Frames in a file of per-frame numbers."""
 
 TableName = Literal["crc32c", "crc32c_stored", "crc32c_pieces"]
 SeriesName = Literal["box", "edges", "step", "source_step", "time"]
@@ -58,7 +57,6 @@ class Series:
 
     dtype: str
     tail: tuple[int, ...]
-    """Shape of one frame's numbers."""
     unit: str | None = None
 
 
@@ -73,7 +71,6 @@ SERIES: dict[SeriesName, Series] = {
 
 
 Keys = Collection[tuple[str, str]]
-"""Groups and fields of arrays."""
 
 
 def _elements(keys: Keys) -> list[str]:
@@ -264,17 +261,14 @@ class ArrayMetadata:
 
     @property
     def chunk_nbytes(self) -> int:
-        """Decoded bytes of a chunk."""
         return int(np.dtype(DTYPES[self.dtype]).itemsize * np.prod(self.chunk_shape, dtype=object))
 
     @property
     def chunks_per_file(self) -> tuple[int, ...]:
-        """How many chunks a file holds along each axis."""
         return tuple(f // c for f, c in zip(self.file_shape, self.chunk_shape, strict=True))
 
     @property
     def n_files(self) -> int:
-        """How many files there are along the frames."""
         return -(-self.shape[0] // self.file_shape[0])
 
     def file_name(self, number: int) -> str:

@@ -7,17 +7,16 @@ them. Measured on one core (EPYC, 2.25 GHz) with frames of 3,341 and 16,122 atom
 lz4 after a shuffle of bytes leaves 0.84 of them and decodes 5.5 to 8 GB/s; zstd leaves 0.90 to 0.93
 and decodes 1.6 GB/s. So lz4 saves time where a process reads less than (1 - 0.84) of 5.5 GB/s.
 
-Integers are bit-packed, or packed by bonds and angles, which hardly change (``rigid``). Measured
-by `bench/codecs.py` on one core of a busy machine (EPYC with AVX-512, load 25): rigid takes 0.8
-(protein) to 1.4 (in water) bytes an atom less, and 3.7 and 3.6 ns an atom more to decode. So it
-saves time where a process reads less than 0.8 bytes in 3.7 ns to 1.4 bytes in 3.6 ns; through a
-network each of several processes seldom reads faster. On other storage rigid is used for what would
-take more than 0.9 of the source if bit-packed in the source's own step, so that no output is larger
-than its source, or than one of a finer step; that costs little (4,000 frames of 16,122 atoms on a
-local disk took two workers 1.30 s bit-packed and 1.36 s with rigid). Reading single frames takes
-several times as long as from bit-packed chunks, so outputs for that are bit-packed unless the user
-asks. Outputs for a selection get ``rigid-seek``, which decodes fewer atoms besides the selected
-ones, in 2 to 4% more bytes.
+Integers are bit-packed, or packed by bonds and angles, which hardly change (``rigid``). Measured by
+`bench/codecs.py` on one core (EPYC with AVX-512, load 25): rigid takes 0.8 (protein) to 1.4 (in
+water) bytes an atom less, and 3.7 and 3.6 ns an atom more to decode. So it saves time where a
+process reads less than 0.8 bytes in 3.7 ns to 1.4 bytes in 3.6 ns, as mostly through a network. On
+other storage rigid is used for what would take more than 0.9 of the source if bit-packed in the
+source's own step, so that no output is larger than its source, which costs little (4,000 frames of
+16,122 atoms on a local disk took two workers 1.30 s bit-packed and 1.36 s with rigid). Single
+frames are read several times faster from bit-packed chunks, which outputs for that get. Outputs for
+a selection get ``rigid-seek``, which decodes fewer atoms besides the selected ones, in 2 to 4% more
+bytes.
 """
 
 from __future__ import annotations
@@ -141,17 +140,13 @@ class ZarrWriter(LayoutWriter):
 
     def create(self) -> None:
         """Make the folders and all metadata except the root's."""
-        try:
+        with output_errors(self.path):
             self.path.mkdir(exist_ok=True)
             nodes = group_nodes(self.plan) | array_nodes(self.plan)
             for path, node in nodes.items():
                 folder = self.path / path
                 folder.mkdir(parents=True, exist_ok=True)
                 write_file(folder / METADATA, json.dumps(node).encode())
-        except OSError as error:
-            if isinstance(error, OutputError):
-                raise
-            raise OutputError(f"{self.path}: cannot be made ({error.strerror})") from error
 
     def find(
         self, records: Sequence[PieceRecord], select_intact: SelectIntact
@@ -191,7 +186,6 @@ class ZarrWriter(LayoutWriter):
         return True
 
     def encode(self, start: int, block: FrameBlock) -> list[EncodedChunk]:
-        """Encode a whole piece as one shard of each array."""
         items = []
         number = start // self.plan.piece_frames
         groups = self.meta.groups or {}
@@ -207,7 +201,6 @@ class ZarrWriter(LayoutWriter):
         return items
 
     def store(self, item: EncodedChunk) -> None:
-        """Write a shard, or link to an existing one."""
         path = self.path / item.key
         if item.file is not None:
             store_at(item.file).link(item.file, path)

@@ -122,6 +122,11 @@ def named_read_error(path: object, error: OSError) -> SourceError | None:
     return SourceError(f"{path}: cannot be read ({error.strerror or error})")
 
 
+def one_line(error: BaseException) -> str:
+    """Return the message of an error in one line; its type if it has none."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
 def error_text(error: BaseException | None) -> str:
     """Return the type and message of an error, in one line."""
     return " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")

@@ -267,7 +267,6 @@ def _width(atom: bytes) -> int:
 
 
 PER_LINE, WIDTH = 10, 8
-"""Numbers of a line, and characters of a number."""
 _NUMBERS = re.compile(rb"(?:[ \d*+-]{4}[.*][\d*]{3}){1,10}[ \t]*\r?\n?")
 TITLE = "one frame\n"
 """First line of a file of one frame, which MDAnalysis' reader skips."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -124,7 +125,7 @@ class LAMMPS(TextFormat):
             )
 
     def _read_header(self, lines: Lines) -> FrameHeader:
-        values: dict[str, Any] = {"TIME": None}
+        values: dict[str, Any] = {"time": None}
         while True:
             line = lines.next()
             if not line.startswith(b"ITEM: "):
@@ -137,14 +138,15 @@ class LAMMPS(TextFormat):
                 self._style = style if style in STYLES else ""
                 self.names_lengths = style in STYLES
             elif item == "TIME":
-                values[item] = _time(lines.next())
+                values["time"] = _time(lines.next())
             elif item == "TIMESTEP":
-                values[item] = integer(lines.next(), "a step")
+                values["step"] = integer(lines.next(), "a step")
             elif item == "NUMBER OF ATOMS":
-                values[item] = integer(lines.next(), "a number of atoms")
+                values["n_atoms"] = integer(lines.next(), "a number of atoms")
             elif item.startswith("BOX BOUNDS"):
-                values["BOX BOUNDS"] = item[10:].strip(), lines.next_lines(3)
-                _check_bounds(*values["BOX BOUNDS"])
+                bounds = values["bounds"] = item[10:].strip()
+                values["bound_lines"] = lines.next_lines(3)
+                _check_bounds(bounds, values["bound_lines"])
             elif item.startswith("ATOMS"):
                 break
             else:
@@ -153,22 +155,14 @@ class LAMMPS(TextFormat):
                     "BOX BOUNDS or ATOMS",
                     at_end=not lines.peek(),
                 )
-        if missing := [
-            name for name in ("TIMESTEP", "NUMBER OF ATOMS", "BOX BOUNDS") if name not in values
-        ]:
+        items = {"step": "TIMESTEP", "n_atoms": "NUMBER OF ATOMS", "bounds": "BOX BOUNDS"}
+        if missing := [item for name, item in items.items() if name not in values]:
             raise FrameError(f"ITEM: ATOMS without {missing[0]} before it")
         if not line.endswith(b"\n"):
             raise FrameError(f"{quoted(line)} at the end", at_end=True)
         if item == "ATOMS":
             raise FrameError("ITEM: ATOMS names no columns, expected such as id type x y z")
-        return FrameHeader(
-            values["TIME"],
-            values["TIMESTEP"],
-            values["NUMBER OF ATOMS"],
-            values["BOX BOUNDS"][0],
-            values["BOX BOUNDS"][1],
-            item.split()[1:],
-        )
+        return FrameHeader(**values, columns=item.split()[1:])
 
     def read(self, raw: bytes, n_atoms: int) -> Snapshot:
         """Return a frame; atoms are in the order of their ids."""
@@ -326,7 +320,6 @@ MIN_HISTORY_ATOM_NBYTES = 8
 FORCE_FACTOR = np.float32(1e-2)
 """A dalton angstrom/ps^2 in kJ/(mol angstrom)."""
 PERIODIC = {0: (False,) * 3, 1: (True,) * 3, 2: (True,) * 3, 3: (True,) * 3, 6: (True, True, False)}
-"""Axes by the key of boundaries."""
 SHAPES = {4: "a truncated octahedron", 5: "a rhombic dodecahedron", 7: "a hexagonal prism"}
 """Boundaries for which the vectors in the file are not those of the lattice."""
 MAX_TILT = 1e-3
@@ -374,30 +367,18 @@ class History(TextFormat):
         of a cell.
         """
         _, n_atoms, _, key = _header_integers(raw.split(b"\n", 1)[0])
-        n_vectors = self._n_vectors(raw)
+        begin, n_vectors = _first_atom(raw.splitlines())
         lines = text_lines(raw)
         n_words = 2 if self._atom_numbers(raw) else 1
-        begin = 4 if _VECTOR.fullmatch(lines[1].encode()) else 1
         for line_number in range(begin, len(lines), 1 + n_vectors):
             lines[line_number] = " ".join(lines[line_number].split()[:n_words])
         return "\n".join(["one frame", f"{n_vectors - 1} {key} {n_atoms}", *lines, ""])
 
-    @staticmethod
-    def _n_vectors(raw: bytes) -> int:
-        """Return how many lines follow that of the first atom."""
-        lines = raw.splitlines()[1:]
-        first = 3 if _VECTOR.fullmatch(lines[0]) else 0
-        vectors = lines[first + 1 : first + 4]
-        count = 0
-        while count < len(vectors) and _VECTOR.fullmatch(vectors[count]):
-            count += 1
-        return count
-
     def read(self, raw: bytes, n_atoms: int) -> Snapshot:
         """Return a frame; atoms are in the order of their numbers."""
-        line, rest = raw.split(b"\n", 1)
+        line, *lines = raw.splitlines()
         step, _, _, key = _header_integers(line)
-        cell = rest.splitlines()[:3] if _VECTOR.fullmatch(rest.split(b"\n", 1)[0]) else []
+        cell = lines[:3] if _VECTOR.fullmatch(lines[0]) else []
         if numbers := self._atom_numbers(raw):
             self._same_atoms.check(np.array(numbers, np.int64))
         snapshot = super().read(raw, n_atoms)
@@ -415,10 +396,16 @@ class History(TextFormat):
     def _atom_numbers(self, raw: bytes) -> list[int]:
         """Return the numbers of atoms; none if they have none, or all the same."""
         lines = raw.splitlines()
-        begin = 4 if _VECTOR.fullmatch(lines[1]) else 1
-        rows = [line.split() for line in lines[begin :: 1 + self._n_vectors(raw)]]
+        begin, n_vectors = _first_atom(lines)
+        rows = [line.split() for line in lines[begin :: 1 + n_vectors]]
         numbers = [int(row[1]) for row in rows if len(row) > 1]
         return numbers if len(numbers) == 1 or len({*numbers}) > 1 else []
+
+
+def _first_atom(lines: list[bytes]) -> tuple[int, int]:
+    """Return the number of the line of a frame's first atom, and how many vectors follow it."""
+    begin = 4 if _VECTOR.fullmatch(lines[1]) else 1
+    return begin, len(list(takewhile(_VECTOR.fullmatch, lines[begin + 1 : begin + 4])))
 
 
 def _header_integers(line: bytes) -> list[int]:

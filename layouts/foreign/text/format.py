@@ -19,11 +19,11 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.errors import MdioError, SourceError
+from mdio.core.errors import MdioError, SourceError, one_line
 from mdio.core.frames import LostBytes
 from mdio.core.words import plural
 from mdio.layouts.foreign.compressed import DECOMPRESSORS, compression_of, open_decompressed
-from mdio.layouts.foreign.snapshot import ForeignFrames, Snapshot, one_line, snapshot_of
+from mdio.layouts.foreign.snapshot import ForeignFrames, Snapshot, snapshot_of
 
 MAX_LINE_NBYTES = 1 << 20
 """A line of more bytes is not text."""
@@ -36,7 +36,6 @@ class Lines:
         self._file = file
         self._peeked_line: bytes | None = None
         self.offset = 0
-        """Where the next line begins."""
         self.number = 1
         """Number of the next line, as editors count."""
 
@@ -110,11 +109,9 @@ class TextFormat(ABC):
     """
 
     names_lengths: bool = True
-    """Whether the unit of lengths is known."""
     counted_in: str = "frames"
     """What times are counted in if frames have none: ``frames`` or ``steps``."""
     needs_n_atoms: bool = False
-    """Whether the number of atoms must be given."""
 
     def __init__(self, format_name: str, options: Mapping[str, Any]) -> None:
         self.format_name = format_name
@@ -158,7 +155,6 @@ class TextFormat(ABC):
         return snapshot
 
     def reader_class(self, reader: Any) -> Any:
-        """Return MDAnalysis' reader, or a subclass of it."""
         return reader
 
     def made_up(self) -> Iterator[str]:
@@ -186,7 +182,6 @@ def has_all_digits(raw: bytes) -> bool:
 
 
 def _n_digits(number: bytes) -> int:
-    """Return the number of significant digits."""
     return len(number.strip(b"+-").replace(b".", b"").lstrip(b"0"))
 
 
@@ -314,9 +309,7 @@ class TextFrames(ForeignFrames):
             raise self._lacks_n_atoms()
         self._starts, self._stops = array("q"), array("q")
         self._n_with = Counter[str]()
-        """Number of frames that have a field, by field."""
         self._notes: dict[str, list[int]] = {}
-        """First frame and number of frames of each note."""
         try:
             self._find_frames()
         except BaseException:
@@ -346,7 +339,7 @@ class TextFrames(ForeignFrames):
             except FrameError as error:
                 problem = error
             except (ValueError, LookupError, ArithmeticError) as error:
-                problem = FrameError(f"the text there cannot be read ({one_line(error)})")
+                problem = FrameError(f"the text there cannot be read ({one_line(error)[:200]})")
             size = int(self._file.seek(0, os.SEEK_END)) if nbytes is None else nbytes
             if last is not None and (last.stop < size or self._ends_whole(last)):
                 self._add(last)
@@ -387,7 +380,6 @@ class TextFrames(ForeignFrames):
         self._stops.append(span.stop)
 
     def _ends_whole(self, span: FrameSpan) -> bool:
-        """Return whether the last frame is whole, also if its last line has no end."""
         raw = self._raw(span.start, span.stop)
         return raw.endswith(b"\n") or self.format.is_whole_without_newline(raw)
 
@@ -423,7 +415,7 @@ class TextFrames(ForeignFrames):
             raise self._format_error(frame, str(error)) from error
         except Exception as error:  # MDAnalysis' readers raise anything
             line = deviating_line(raw) if _NUMBER_ERRORS.search(str(error)) else ""
-            problem = line or f"MDAnalysis finds: {one_line(error)}"
+            problem = line or f"MDAnalysis finds: {one_line(error)[:200]}"
             raise self._format_error(frame, problem) from error
         if not self.has_times:
             snapshot.time = None
@@ -435,7 +427,7 @@ class TextFrames(ForeignFrames):
         if (suffix := compression_of(self.path)) not in DECOMPRESSORS:
             return error
         return SourceError(
-            f"{self.path}: cannot be unpacked ({one_line(error)}); it is cut or damaged: "
+            f"{self.path}: cannot be unpacked ({one_line(error)[:200]}); it is cut or damaged: "
             f"{DECOMPRESSORS[suffix]} tells more"
         )
 

@@ -46,7 +46,6 @@ class Model:
     has_cell_inside: bool = False
     """Whether a cell follows MODEL or an atom."""
     is_ended: bool = False
-    """Whether a record ends the model."""
 
 
 class PDB(TextFormat):
@@ -238,7 +237,6 @@ class MOL2(TextFormat):
 
 TIME, POSITIONS, BOX = "TIMESTEP", "POSITIONRED", "GENBOX"
 READ = (TIME, POSITIONS, BOX)
-"""Blocks that are read."""
 BLOCK_END = b"END"
 TITLE = "TITLE\none frame\nEND\n"
 BOUNDARIES = {0: "none", 1: "rectangular", 2: "triclinic"}
@@ -250,7 +248,6 @@ class BlockError(FrameError):
     def __init__(self, text: str, *, at_end: bool, name: str = "") -> None:
         super().__init__(text, at_end=at_end)
         self.name = name
-        """Name of the incomplete block."""
 
 
 class TRC(TextFormat):

@@ -67,6 +67,10 @@ class Variable:
         return self.dtype.itemsize * math.prod(self.shape[1:])
 
 
+def _damaged(file: PositionalFile, problem: str) -> SourceError:
+    return SourceError(f"{file.path}: the header is damaged: {problem}")
+
+
 class _Cursor:
     def __init__(self, file: PositionalFile) -> None:
         self.file, self.offset = file, 0
@@ -111,16 +115,15 @@ class _Cursor:
         tag, count = self.number(">i"), self.count()
         absent = tag == 0 and count == 0
         if not absent and (tag != TAGS[kind] or not 0 <= count <= MAX_ITEMS[kind]):
-            raise SourceError(
-                f"{self.file.path}: the header is damaged: tag {tag} and {count} {kind} at byte "
-                f"{self.offset}, expected tag {TAGS[kind]} and at most {MAX_ITEMS[kind]}"
-            )
+            expected = f"expected tag {TAGS[kind]} and at most {MAX_ITEMS[kind]}"
+            place = f"at byte {self.offset}"
+            raise _damaged(self.file, f"tag {tag} and {count} {kind} {place}, {expected}")
         return range(count)
 
     def dtype(self) -> tuple[int, np.dtype[Any]]:
         code = self.number(">i")
         if code not in TYPES:
-            raise SourceError(f"{self.file.path}: the header is damaged: unknown data type {code}")
+            raise _damaged(self.file, f"unknown data type {code}")
         return code, np.dtype(TYPES[code])
 
     def attributes(self) -> dict[str, Any]:
@@ -171,19 +174,15 @@ class ClassicFile:
         name = cursor.name()
         n_dimensions = cursor.count()
         if not 0 <= n_dimensions <= MAX_ITEMS["dimensions"]:
-            raise SourceError(
-                f"{self.file.path}: the header is damaged: {name!r} has {n_dimensions} dimensions"
-            )
+            raise _damaged(self.file, f"{name!r} has {n_dimensions} dimensions")
         numbers = [cursor.count() for _ in range(n_dimensions)]
         attributes = cursor.attributes()
         dtype = cursor.dtype()[1]
         stored_nbytes = cursor.count()
         begin = cursor.number(cursor.offset_format)
         if begin < 0 or not all(0 <= n < len(sizes) and sizes[n][1] >= 0 for n in numbers):
-            raise SourceError(
-                f"{self.file.path}: the header is damaged: {name!r} lies at {begin} and has "
-                f"dimensions {numbers} of {len(sizes)}"
-            )
+            problem = f"{name!r} lies at {begin} and has dimensions {numbers} of {len(sizes)}"
+            raise _damaged(self.file, problem)
         shape = tuple(sizes[number][1] for number in numbers)
         names = tuple(sizes[number][0] for number in numbers)
         is_record = bool(shape) and shape[0] == 0
@@ -192,10 +191,8 @@ class ClassicFile:
         # padding may or may not be meant, writers differ.
         nbytes = variable.row_nbytes
         if is_record and nbytes % 4 == 0 and nbytes < MAX_ROW_NBYTES and stored_nbytes != nbytes:
-            raise SourceError(
-                f"{self.file.path}: the header is damaged: a row of {name!r} is said to have "
-                f"{stored_nbytes} bytes, but its shape makes {nbytes}"
-            )
+            problem = f"is said to have {stored_nbytes} bytes, but its shape makes {nbytes}"
+            raise _damaged(self.file, f"a row of {name!r} {problem}")
         return name, variable
 
     def _check_places(self, named_variables: list[tuple[str, Variable]]) -> None:
@@ -211,22 +208,17 @@ class ClassicFile:
         end = self.header_nbytes
         for begin, nbytes, name in (*fixed, *records):
             if begin < end:
-                raise SourceError(
-                    f"{self.file.path}: the header is damaged: {name!r} lies at byte {begin}, "
-                    f"expected {end} or beyond, where nothing else is"
-                )
+                expected = f"expected {end} or beyond, where nothing else is"
+                raise _damaged(self.file, f"{name!r} lies at byte {begin}, {expected}")
             end = begin + nbytes
         if records and end > records[0][0] + self.record_nbytes:
-            raise SourceError(
-                f"{self.file.path}: the header is damaged: {records[-1][2]!r} ends at byte {end}, "
-                f"beyond the record that begins at {records[0][0]} and has {self.record_nbytes}"
-            )
+            record = f"the record that begins at {records[0][0]} and has {self.record_nbytes}"
+            raise _damaged(self.file, f"{records[-1][2]!r} ends at byte {end}, beyond {record}")
 
     def close(self) -> None:
         self.file.close()
 
     def n_whole_rows(self, name: str) -> int:
-        """Return the number of rows of a variable that end before the end of the file."""
         variable = self.variables[name]
         n_left = self.file.nbytes - variable.begin - variable.row_nbytes
         if n_left < 0 or not variable.shape:
@@ -245,13 +237,10 @@ class ClassicFile:
     def read(
         self, start: int, stop: int, spans: Mapping[str, tuple[int, int]]
     ) -> dict[str, NDArray[Any]]:
-        """Read rows ``start:stop`` of several variables; raises SourceError.
+        """Read rows ``start:stop`` of several variables, big-endian, perhaps not contiguous.
 
-        Records are read whole, unless that would read many unwanted bytes.
-
-        `start`, `stop`: elements of the first dimension. `spans`: for each variable, which elements
-        of its second dimension; ignored if it has none. Returns dict: arrays (stop - start, ...),
-        big-endian, perhaps not contiguous.
+        `spans`: which elements of the second dimension of each variable; ignored if it has none.
+        Records are read whole, unless that would read many unwanted bytes. Raises SourceError.
         """
         fields = {}
         for name, span in spans.items():

@@ -86,11 +86,8 @@ class HDF5File:
     @property
     def rounded_to(self) -> float | None:
         """Step to which the program that wrote them rounded coordinates; None = not rounded."""
-        return (
-            1 / self._integer_scales["coordinates"][1]
-            if "coordinates" in self._integer_scales
-            else None
-        )
+        _, per_angstrom = self._integer_scales.get("coordinates", ("", None))
+        return None if per_angstrom is None else 1 / per_angstrom
 
     def _values(self, name: str, index: Any) -> NDArray[Any]:
         stored, per_one = self._integer_scales.get(name, (name, None))

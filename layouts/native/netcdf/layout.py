@@ -246,12 +246,10 @@ class NCDFLayout(NativeLayout):
 
     _data: ClassicFile | HDF5File
     _names: set[str]
-    """Names of the variables that are read."""
     _scales: dict[str, Any]
     _factors: dict[str, float | None]
     """Factors to mdio's units, applied after the scales; None is 1."""
     _fills: dict[str, float]
-    """Fill values by variable."""
     _unwritten: tuple[str, ...] = ()
     """Names of variables that are left out, since they were never written."""
 
@@ -276,7 +274,6 @@ class NCDFLayout(NativeLayout):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Notes, also on rounding, and on variables that were never written."""
         step = getattr(self.data, "rounded_to", None)
         note = f"{self.path}: its program rounded coordinates to {step:g} angstrom" if step else ""
         unwritten = (
@@ -315,7 +312,6 @@ class NCDFLayout(NativeLayout):
         return Tables(frames, self._positions)
 
     def frame_data(self) -> FrameData:
-        """Return temperatures and indices of replica exchange."""
         n_frames, columns_by_name = self.info.n_frames, {}
         for name in EXCHANGE:
             variable = self.data.variables.get(name)
@@ -460,7 +456,6 @@ class NCDFLayout(NativeLayout):
         return times.count(times[0]) == len(times)
 
     def _count_whole(self, n_frames: int) -> tuple[int, tuple[LostBytes, ...]]:
-        """Return the number of whole frames, and the bytes that follow them."""
         n_whole, name = min((self._data.n_whole_rows(name), name) for name in self._names)
         if n_whole < 1:
             raise SourceError(
@@ -586,17 +581,14 @@ class NCDFLayout(NativeLayout):
         block.box[...] = 0
         if set(CELL) <= set(arrays):
             with np.errstate(over="ignore", invalid="ignore"):
-                block.box[:, :3] = self._scaled(arrays, "cell_lengths")
-                block.box[:, 3:] = self._scaled(arrays, "cell_angles")
-                for name, columns in (("cell_lengths", slice(0, 3)), ("cell_angles", slice(3, 6))):
-                    if (factor := self._factors[name]) is not None:
-                        block.box[:, columns] *= np.float32(factor)
+                for name, columns in zip(CELL, (block.box[:, :3], block.box[:, 3:]), strict=True):
+                    columns[...] = self._scaled(arrays, name)
+                    columns *= np.float32(self._factors[name] or 1)
             block.box[(block.box[:, :3] == 0).all(axis=1)] = 0
 
     def _times(self, arrays: dict[str, NDArray[Any]]) -> NDArray[np.float64]:
         times = np.asarray(self._scaled(arrays, "time"), np.float64)
-        factor = self._factors["time"]
-        return times if factor is None else times * factor
+        return times * (self._factors["time"] or 1)
 
     def _scaled(self, arrays: dict[str, NDArray[Any]], name: str) -> NDArray[Any]:
         scale = self._scales[name]

@@ -28,9 +28,9 @@ from suites.xtc_cases import (
 )
 
 from mdio.core.errors import OutputError
-from mdio.core.xtc import encode, scan
+from mdio.core.xtc import HEADER_NBYTES, encode, parse_header, scan
 from mdio.layouts.native.file import PositionalFile
-from mdio.layouts.native.xtc import header_at, read_frames
+from mdio.layouts.native.xtc import read_frames
 
 KINDS = {
     "chain": chain,
@@ -177,7 +177,9 @@ def test_a_64_bit_byte_count(tmp_path):
     with use_side("native"):
         assert_same(read(path), wanted)
         with PositionalFile(path) as file:
-            magics = [header_at(file, scan(path), i).magic for i in range(3)]
+            offsets = scan(path).offsets.tolist()
+            heads = list(file.heads(offsets, HEADER_NBYTES))
+        magics = [parse_header(*head).magic for head in zip(heads, range(3), offsets, strict=True)]
         assert magics == [2023, 1995, 2023]
 
 

@@ -27,7 +27,7 @@ from mdio.layouts.plan import WriteOptions
 from mdio.layouts.registry import open_layout
 from mdio.layouts.segments.files import even_split
 from mdio.layouts.segments.layout import SegmentsLayout
-from mdio.layouts.segments.writer import SegmentsWriter, plan_segments
+from mdio.layouts.segments.writer import SegmentsWriter
 from mdio.testing.blocks import info_of, random_block
 from mdio.testing.reading import LayoutReadingTests, ReadingCase
 
@@ -187,17 +187,17 @@ def test_reading_opens_no_other_segment(tmp_path):
 
 def test_plans():
     info = info_of(random_block(), n_frames=10_000, n_atoms=10_000)
-    plan = plan_segments(info, WriteOptions())
+    plan = SegmentsWriter.plan_for(info, WriteOptions())
     assert (plan.layout, plan.container) == ("segments", "ncdf")
     assert len(plan.segment_frames) == plan.n_files == 18  # 1.2 GB in 64 MiB each
     assert sum(plan.segment_frames) == 10_000
-    plan = plan_segments(info.replace(layout="trr"), WriteOptions(segments=2))
+    plan = SegmentsWriter.plan_for(info.replace(layout="trr"), WriteOptions(segments=2))
     assert (plan.container, plan.segment_frames) == ("trr", (5000, 5000))
     assert max(stop - start for start, stop in plan.write_tasks()) * 12 * 10_000 <= 8 << 20
     assert 5000 in {start for start, _ in plan.write_tasks()}
-    plan = plan_segments(info.replace(layout="chain", compression="xtc"), WriteOptions())
+    plan = SegmentsWriter.plan_for(info.replace(layout="chain", compression="xtc"), WriteOptions())
     assert plan.container == "xtc"
-    assert plan_segments(info.replace(n_frames=1), WriteOptions()).segment_frames == (1,)
+    assert SegmentsWriter.plan_for(info.replace(n_frames=1), WriteOptions()).segment_frames == (1,)
     pickle.loads(pickle.dumps(plan))
 
 
