@@ -233,6 +233,7 @@ class StoredTimes(NamedTuple):
     step_ps: float | None = None
     """Length of an integration step in ps, if times are computed from steps."""
     counts_steps: bool = False
+    """See `FormatFacts`."""
 
 
 class Layout(Closing, ABC):
@@ -243,22 +244,38 @@ class Layout(Closing, ABC):
     folder in which the layout was made. Subclasses implement `_open`, `_read_into`, `_close` and
     `sniff`.
 
-    `path`: file or folder. `fields`: which of the per-atom arrays to read; all by default.
-    `verify`: compare what is read with the checksums in the output; False trusts the disk. `uuid`:
-    identity of the output that is expected at the path; by default, of the one at first use.
-    `cache`: of this node, for the bytes that are read. `**options`: those of the subclass
-    (``group=`` for layouts with stored groups); all take ``n_atoms``, for formats that do not store
-    the number of atoms. Raises OptionError (a TypeError): the layout has no such option.
+    Parameters
+    ----------
+    path
+        File or folder.
+    fields
+        Which of the per-atom arrays to read; all by default.
+    verify
+        Compare what is read with the checksums in the output. False trusts the disk.
+    uuid
+        Identity of the output that is expected at the path; by default, of the one at first use.
+    cache
+        Cache of this node, for the bytes that are read.
+    **options
+        Those of the subclass (``group=`` for layouts with stored groups). All take ``n_atoms``, for
+        formats that do not store the number of atoms.
+
+    Raises
+    ------
+    OptionError
+        The layout has no such option (a TypeError).
     """
 
     name: ClassVar[str]
     facts: ClassVar[FormatFacts] = FormatFacts()
     cache: Cache | None
+    """Cache of this node for its units."""
     _opened_state: Any = None
     """What opening it in another process has read, so that it need not be read again."""
     _prefetch: Prefetch | None = None
     _unit_reads: dict[str, UnitReads] | None = None
     _closed_notes: tuple[str, ...] = ()
+    """Notes of units that were closed."""
     _opens_ahead = False
     """Whether opening files takes so long that they are opened ahead."""
     _reads_announced = False
@@ -418,12 +435,29 @@ class Layout(Closing, ABC):
     ) -> FrameBlock:
         """Read a run of frames.
 
-        `start`, `stop`: of the run; ``0 <= start <= stop <= n_frames``. `atoms`: indices of atoms,
-        in the order of the result, a mask, or a group of MDAnalysis; all by default. With an empty
-        selection only box, time and step are read, and no coordinates are decoded. `out`: a block
-        of the right shape, which is filled and returned; velocities and forces are read only if it
-        has them. Raises FrameRangeError: frames or atoms outside the trajectory. SourceError,
-        CorruptLayoutError: the file is damaged.
+        Parameters
+        ----------
+        start, stop
+            Run of frames; ``0 <= start <= stop <= n_frames``.
+        atoms
+            Indices of atoms, in the order of the result, a mask, or a group of MDAnalysis; all by
+            default. With an empty selection only box, time and step are read, and no coordinates
+            are decoded.
+        out
+            A block of the right shape, which is filled and returned, so that none is allocated.
+            Velocities and forces are read only if it has them.
+
+        Returns
+        -------
+        FrameBlock
+            ``stop - start`` frames.
+
+        Raises
+        ------
+        FrameRangeError
+            Frames or atoms outside the trajectory.
+        SourceError, CorruptLayoutError
+            The file is damaged.
         """
         info = self._info or self.info
         if type(start) is not int or type(stop) is not int:
@@ -501,7 +535,12 @@ class Layout(Closing, ABC):
     def check(self, wanted: UnitFilter | None = None) -> Iterator[tuple[str, str | None]]:
         """Read everything once, or the units whose numbers are `wanted`, and compare checksums.
 
-        Yields the name of each unit, and its problem or None.
+        Yields
+        ------
+        name : str
+            Name of the unit.
+        problem : str or None
+            Its problem, if there is one.
         """
         _ = self.info
         try:
@@ -519,6 +558,7 @@ class Layout(Closing, ABC):
 
     @property
     def stored_times(self) -> StoredTimes:
+        """Which of times and steps it stores."""
         texts = self.info.made_up
         knows_steps = any(text.startswith(TIMES_MADE_UP_NOT_STEPS) for text in texts)
         return StoredTimes(
@@ -538,18 +578,38 @@ class Layout(Closing, ABC):
         return None
 
     def topology(self) -> Topology | None:
-        """Return the stored topology; None if there is none. Raises CorruptLayoutError."""
+        """Return the stored topology; None if there is none.
+
+        Raises
+        ------
+        CorruptLayoutError
+            It is damaged.
+        """
         return None
 
     def frame_data(self) -> FrameData:
-        """Return further numbers of each frame, (F,) or (F, k), such as AMBER's ``temp0``."""
+        """Return further numbers of each frame, by name, (F,) or (F, k).
+
+        Of AMBER's replica exchange: ``temp0`` (K), ``remd_indices`` and others.
+
+        Raises
+        ------
+        CorruptLayoutError
+            They are damaged.
+        """
         from mdio.core.frames import columns_from_json
 
         n_frames = self.info.n_frames
         return columns_from_json((self.manifest or {}).get("frame_data"), n_frames, self.path)
 
     def tables(self) -> Tables:
-        """Return the offsets of frames and positions in files; raises SourceError."""
+        """Return the offsets of frames and positions in files, for copies and references.
+
+        Raises
+        ------
+        SourceError
+            The file is damaged.
+        """
         from mdio.layouts.tables import Tables  # only copies and references need it
 
         return Tables()
@@ -562,9 +622,15 @@ class Layout(Closing, ABC):
         the first selected one to the last. The numbers of `frame_data` are in memory, and so are
         the coordinates: ``time`` (frame), ps, for which the times of all frames are read; ``axis``
         and ``edge``; and those of ``name``, ``resid``, ``resname``, ``segid`` (atom) that the
-        trajectory has. Units are those of `FrameBlock`. Raises MissingExtraError: xarray or dask is
-        not installed.
+        trajectory has. Units are those of `FrameBlock`.
 
+        Raises
+        ------
+        MissingExtraError
+            xarray or dask is not installed.
+
+        Examples
+        --------
         >>> import mdio
         >>> from MDAnalysisTests.datafiles import DCD
         >>> dataset = mdio.open(DCD).to_xarray()
@@ -594,7 +660,10 @@ class Layout(Closing, ABC):
         return self
 
     def _group_for_cache(self, atoms: AtomIndices | None) -> tuple[str, AtomIndices | None]:  # noqa: ARG002
-        """Return name and atoms of the group that the cache keeps; "", None: whole frames."""
+        """Return the name and the atoms of the group whose units the cache keeps for `atoms`.
+
+        Whole frames by default: then the name is empty and the atoms are None.
+        """
         return "", None
 
     def _cached_reads(self, atoms: AtomIndices | None) -> UnitReads | None:
@@ -607,6 +676,7 @@ class Layout(Closing, ABC):
 
     @property
     def _inner_layouts(self) -> tuple[Layout, ...]:
+        """The layouts that a view reads."""
         return ()
 
     def _opening_waits(self) -> bool:
@@ -652,9 +722,10 @@ class Layout(Closing, ABC):
     ) -> None:
         """Prefetch what will be read next, and stop prefetching anything else.
 
-        `runs`: start and stop of the next reads, in order, consumed as reading proceeds; empty if
-        nothing will be read. `atoms`: as in the reads. `guessed`: whether reading may end at any
-        time, so that few bytes are prefetched from stores at first.
+        `runs`: start and stop of the next reads, in order; an empty sequence if nothing will be
+        read. They are consumed as reading proceeds, so there may be many. `atoms`: as in the reads.
+        `guessed`: whether reading may end at any time, so that few bytes are prefetched from stores
+        at first.
         """
         if isinstance(runs, Sequence) and not runs:
             self._announce_reads(False)
