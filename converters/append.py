@@ -34,9 +34,9 @@ from mdio.core.files.fingerprint import (
     fingerprint,
     is_unchanged_source,
 )
-from mdio.core.files.publish import link_target, settle
+from mdio.core.files.locks import State, state_at
+from mdio.core.files.publish import link_target, recover
 from mdio.core.files.store import AnyPath, to_path
-from mdio.core.files.turns import State, state_at
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.signals import terminations_raised
 from mdio.core.words import list_text, number_text, plural
@@ -284,7 +284,7 @@ def prepare_append(
                 "frames, convert all sources together again"
             )
     out = link_target(out)
-    settle(out)
+    recover(out)
     former_state = state_at(out)
     old = open_layout(out, verify=options.sources.verify)
     try:

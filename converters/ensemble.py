@@ -38,7 +38,7 @@ from mdio.parallel.executors import (
     Executor,
     Serial,
     choose_executor,
-    replicas_fill,
+    has_enough_replicas,
     results_of,
 )
 
@@ -256,7 +256,9 @@ def _convert_each(
     results: dict[str, ConvertResult] = {}
     are_ranks, n_members = executor.ranks is not None, len(members)
     one_worker_each = are_ranks and n_members >= REPLICAS_PER_WORKER * executor.n_workers
-    one_worker_each = one_worker_each or replicas_fill(executor, n_members, [options.get("top")])
+    one_worker_each = one_worker_each or has_enough_replicas(
+        executor, n_members, [options.get("top")]
+    )
     one_worker_each = one_worker_each and options.get("mpio") is None
     n_first = n_members if not one_worker_each else 0 if are_ranks else 1
     first_executor = Serial() if one_worker_each else executor

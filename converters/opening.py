@@ -79,7 +79,7 @@ def open_damaged(path: str | PathLike[str]) -> Layout:
 
 
 @contextmanager
-def salvage_offered(salvage: bool) -> Iterator[None]:
+def suggesting_salvage(salvage: bool) -> Iterator[None]:
     """Add to the error of a damaged source that ``salvage`` reads the rest, unless it is set."""
     try:
         yield

@@ -212,12 +212,12 @@ def _find_bonds(
     """Return the bonds of atoms, (n, 2), and of virtual sites; raises PlanError: none."""
     bonds = getattr(atoms, "bonds", None)
     if bonds is None or not len(bonds):
-        way_out = "give one that has them with -s/--top (TPR, PSF, PRMTOP, a PDB with CONECT)"
+        advice = "give one that has them with -s/--top (TPR, PSF, PRMTOP, a PDB with CONECT)"
         if group is not None:  # no topology has bonds between its C-alpha atoms
             topology_name = f"{topology_name} of the group {group} alone"
-            way_out = "read all atoms: select those of the group with --select in place of --group"
+            advice = "read all atoms: select those of the group with --select in place of --group"
         raise PlanError(
-            f"--pbc {pbc} needs bonds, and the topology {topology_name} has none; {way_out}, or "
+            f"--pbc {pbc} needs bonds, and the topology {topology_name} has none; {advice}, or "
             "take --pbc atom or nojump"
         )
     pairs = np.asarray(bonds.to_indices(), np.int64)
@@ -734,7 +734,7 @@ def notes_on_cut(
             n_cut = f"{len(cut_frames)} of the {plural(len(sample), 'frame')} looked at"
             notes.append(
                 f"the box cuts the {plural(len(atoms), 'atom')} that are {use} in {n_cut} "
-                f"({runs_text(runs_from_indices(cut_frames), MAX_RUNS)}): {effect}; {cut.remedy}"
+                f"({runs_text(runs_from_indices(cut_frames), MAX_RUNS)}): {effect}; {cut.advice}"
             )
 
     is_whole, is_file = pbc in NEED_BONDS, isinstance(reference_option, str)
@@ -748,10 +748,10 @@ def notes_on_cut(
         reference = FrameBlock.empty(1, len(fit.atoms))
         reference.positions[0], reference.box[0] = fit.reference, fit.box
         if cut is not None and len(cut.frames(reference)):
-            way_out = f"make molecules whole in {reference_option}" if is_file else cut.remedy
+            advice = f"make molecules whole in {reference_option}" if is_file else cut.advice
             notes.append(
                 f"the box cuts the {plural(len(fit.atoms), 'atom')} that are fitted in the "
-                f"reference, so that all frames are laid on it wrongly; {way_out}"
+                f"reference, so that all frames are laid on it wrongly; {advice}"
             )
         if not is_whole and (cut := cut_molecules(fit.atoms, was_rotated=was_rotated)):
             effect = "such frames are laid on the reference wrongly"

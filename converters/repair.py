@@ -21,9 +21,9 @@ from mdio.converters.strategies.conversion import Conversion
 from mdio.converters.strategies.job import SUMS, Repairs
 from mdio.converters.strategies.resuming import STRIPE
 from mdio.core.errors import CorruptLayoutError, MdioError, SourceError
-from mdio.core.files.publish import link_target, settle
+from mdio.core.files.locks import State, state_at
+from mdio.core.files.publish import link_target, recover
 from mdio.core.files.store import AnyPath, Paths
-from mdio.core.files.turns import State, state_at
 from mdio.core.stalls import is_mount_gone
 from mdio.layouts.backend import plan_fields
 from mdio.layouts.base import Layout
@@ -123,7 +123,7 @@ def repair(
     """
     out = link_target(out)
     if against is not None:
-        settle(out)
+        recover(out)
     former_state = state_at(out)
     result, bad_units = _check(out)
     if not result.bad:

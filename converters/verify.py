@@ -281,7 +281,7 @@ class Checks:
                 result.add(str(loss))
             self.damaged_units = set[str]()
             """Names of units whose damage was found by opening."""
-            for stretch in layout.stretches:
+            for stretch in layout.unreadable_stretches:
                 result.add(f"{stretch}; {DAMAGE_ADVICE}")
                 self.damaged_units.add(frames_text(stretch.frame, stretch.frame + 1))
             # Groups are units of mdio's outputs; in foreign files each is checked by itself.

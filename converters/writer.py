@@ -36,9 +36,9 @@ from mdio.converters.strategies.conversion import Conversion
 from mdio.converters.strategies.job import is_taken
 from mdio.core.boxes import vectors_from_boxes
 from mdio.core.errors import OutputError, PlanError
-from mdio.core.files.publish import link_target, settle
+from mdio.core.files.locks import concurrent_change_error
+from mdio.core.files.publish import link_target, recover
 from mdio.core.files.store import need_disk, store_at, to_path
-from mdio.core.files.turns import concurrent_change_error
 from mdio.core.frames import FrameBlock, TrajectoryInfo, is_masked
 from mdio.core.options import takes_options
 from mdio.core.topology import Topology
@@ -128,7 +128,7 @@ class _Output:
     ) -> TrajectoryInfo:
         """Keep the existing output's frames before `time_ps`, and return the information on it."""
         self.out = link_target(self.out)
-        settle(self.out)
+        recover(self.out)
         with open_layout(self.out) as old:
             info, times_ps = old.info, read_times(old)
             plan_values = plan_fields(old)

@@ -37,16 +37,16 @@ from mdio.core.files.journal import (
     stored_frames_text,
     unfinished_in,
 )
-from mdio.core.files.publish import link_target, output_errors, publish
-from mdio.core.files.replacing import drop_unfinished
-from mdio.core.files.store import store_at
-from mdio.core.files.turns import (
+from mdio.core.files.locks import (
     TEMPORARY,
     concurrent_change_error,
     leftovers,
     state_at,
     temporary_for,
 )
+from mdio.core.files.publish import link_target, output_errors, publish
+from mdio.core.files.replacing import drop_unfinished
+from mdio.core.files.store import store_at
 from mdio.core.frames import notes_on_times
 from mdio.core.signals import raise_received_signal
 from mdio.layouts.plan import LayoutPlan
@@ -94,7 +94,7 @@ class Conversion:
         """Times of the committed pieces, by their first frames; of copied ones, the first times."""
         self._upload = store_at(self.out).upload(
             self.out,
-            follows=self._replaces_source,
+            continues=self._replaces_source,
             uploads_while_writing=self.writer.facts.writes_files_once,
         )
 
@@ -294,7 +294,7 @@ class Conversion:
                 discard=force or (self._upload is None and (growing or self.repairs is not None)),
                 upload=self._upload,
                 former_state=self._former_state,
-                follows=self._replaces_source,
+                continues=self._replaces_source,
             )
         )
         nbytes = self._needed_nbytes

@@ -21,10 +21,10 @@ from mdio.converters.selection import AtomChoice
 from mdio.converters.storage import StripeRequest
 from mdio.core.errors import OutputError, SourceError
 from mdio.core.files.fingerprint import fingerprint
+from mdio.core.files.locks import State
 from mdio.core.files.marks import first_bytes, read_regular
 from mdio.core.files.store import to_path
-from mdio.core.files.turns import State
-from mdio.core.frames import FrameBlock, Stretch
+from mdio.core.frames import FrameBlock, UnreadableStretch
 from mdio.core.kernels import crc32c
 from mdio.core.topology import Topology
 from mdio.core.words import MAX_RUNS
@@ -236,7 +236,7 @@ class Job:
     """The output that it continues and replaces."""
     repairs: Repairs | None = None
     """The output that it repairs."""
-    stretches: Sequence[Stretch] = ()
+    unreadable_stretches: Sequence[UnreadableStretch] = ()
     """Damaged bytes in which several frames may be lost."""
     former_state: State | None = None
     """State of the output that it replaces, before it was read; None in stores."""
@@ -273,7 +273,7 @@ class Job:
             "opened": self.options.sources.source_options,
             "used": [fingerprint(path) for path in self.other_files if self.transformed],
             "unreadable_frames": view.unreadable,
-            "unreadable_stretches": list(map(asdict, self.stretches)),
+            "unreadable_stretches": list(map(asdict, self.unreadable_stretches)),
             "made_up": list(source.made_up),
         }
         return OutputMeta(

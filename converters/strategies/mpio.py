@@ -12,7 +12,7 @@ from mdio.converters.strategies.job import Job
 from mdio.converters.strategies.write_tasks import WriteTaskWorker, describe_task
 from mdio.core.errors import MdioError, OutputError, PlanError
 from mdio.core.files.journal import find_unfinished, journal_path, refuse_unfinished
-from mdio.core.files.turns import temporary_for
+from mdio.core.files.locks import temporary_for
 from mdio.core.signals import raise_received_signal
 from mdio.layouts.registry import load_class
 from mdio.layouts.striping.lustre import mpi_io_hints
@@ -73,7 +73,7 @@ class MPIOConversion(Conversion):
     def _has_begun(self) -> bool:
         """Return whether there is an unfinished output to continue."""
         try:
-            refuse_unfinished(self.out.absolute(), self.out, follows=self._replaces_source)
+            refuse_unfinished(self.out.absolute(), self.out, continues=self._replaces_source)
         except OutputError:
             return True
         return False

@@ -22,8 +22,8 @@ from mdio.converters.strategies.job import Job, file_has
 from mdio.core.errors import CorruptLayoutError, OutputError
 from mdio.core.files.fingerprint import contents_of, fingerprint, is_unchanged_source
 from mdio.core.files.journal import Journal, Record, describe_change, describe_changed_options
+from mdio.core.files.locks import TEMPORARY
 from mdio.core.files.publish import output_errors
-from mdio.core.files.turns import TEMPORARY
 from mdio.core.files.writing import flush
 from mdio.core.frames import TrajectoryInfo
 from mdio.core.kernels import crc32c

@@ -22,8 +22,8 @@ from mdio.core.frames import (
     FrameBlock,
     FrameData,
     Rounding,
-    Stretch,
     TrajectoryInfo,
+    UnreadableStretch,
     concatenate_columns,
 )
 from mdio.core.topology import Topology
@@ -226,12 +226,12 @@ class ChainLayout(Layout):
         )
 
     @property
-    def stretches(self) -> tuple[Stretch, ...]:
+    def unreadable_stretches(self) -> tuple[UnreadableStretch, ...]:
         """Stretches of its sources, with frames numbered as in the chain."""
         return tuple(
             replace(stretch, frame=int(edge) + stretch.frame - start)
             for (source, start, stop), edge in zip(self.joined_layouts, self._edges, strict=False)
-            for stretch in source.stretches
+            for stretch in source.unreadable_stretches
             if start <= stretch.frame < stop
         )
 

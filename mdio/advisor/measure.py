@@ -64,9 +64,9 @@ from mdio.converters.convert import convert
 from mdio.converters.options import ConversionOptions
 from mdio.converters.selection import open_with_topology
 from mdio.core.errors import MdioError, OutputError, PlanError
+from mdio.core.files.locks import is_running
 from mdio.core.files.page_cache import drop_cache
 from mdio.core.files.store import file_system_type, need_disk, to_path
-from mdio.core.files.turns import is_running
 from mdio.core.files.writing import free_memory
 from mdio.core.frames import TrajectoryInfo
 from mdio.core.signals import terminations_raised

@@ -86,7 +86,7 @@ class Plan:
     frames: range
     blocks: list[range]
     prepared: Prepared
-    opened_s: float
+    open_s: float
     """Seconds for opening the trajectory."""
     prepare_s: float
     """Seconds for topology, selection and reference, with imports if not imported before."""
@@ -150,7 +150,7 @@ class Plan:
 
     def for_workers(self) -> Plan:
         """Return a plan for other processes, with a layout that opens as few files as possible."""
-        return replace(self, layout=self.layout.preopened(), opened_s=0.0, nbytes=(0, 0))
+        return replace(self, layout=self.layout.preopened(), open_s=0.0, nbytes=(0, 0))
 
 
 def _load_universe(system: System) -> Universe:
@@ -229,7 +229,7 @@ class Request:
             else:  # a view numbers unevenly spaced frames anew
                 layout, frames = view, range(len(source_frames))
             edges = layout.boundaries()
-            opened_s = watch.lap()
+            open_s = watch.lap()
             source_nbytes, cache_nbytes = reads.nbytes_source, reads.nbytes_cache
             prepared = self._prepare_kernel(system)
             if getattr(self.kernel, "select", None) is None:
@@ -286,7 +286,7 @@ class Request:
                 frames=frames,
                 blocks=aligned_blocks(edges, frames, self.n_blocks),
                 prepared=prepared,
-                opened_s=opened_s,
+                open_s=open_s,
                 prepare_s=watch.lap(),
                 has_opened_layout=has_opened_layout,
                 source_frames=source_frames,

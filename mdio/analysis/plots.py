@@ -202,11 +202,11 @@ def draw(result: Any, ax: Axes) -> None:
     """
     rows = result.columns
     if rows.dtype.kind not in "biuf":
-        way_out = {
+        advice = {
             "c": "plot values.real, or their absolute values",
             "V": "return rows of numbers, or one number in each field",
         }.get(rows.dtype.kind, "return rows of numbers")
-        raise PlanError(f"values of type {rows.dtype} cannot be drawn: {way_out}")
+        raise PlanError(f"values of type {rows.dtype} cannot be drawn: {advice}")
     if not rows.size:
         ax.text(0.5, 0.5, "no values", transform=ax.transAxes, ha="center")
         return

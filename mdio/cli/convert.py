@@ -32,7 +32,7 @@ from mdio.cli.workers import add_workers, executor_name
 from mdio.converters.convert import prepare
 from mdio.converters.ensemble import convert_ensemble, convert_members
 from mdio.converters.follow import follow
-from mdio.converters.opening import salvage_offered
+from mdio.converters.opening import suggesting_salvage
 from mdio.converters.options import OPTIONS, ConversionOptions, ConvertResult, Storage, read_recipe
 from mdio.converters.strategies.conversion import Conversion
 from mdio.converters.strategies.structure import is_structure
@@ -214,11 +214,11 @@ def _options(args: argparse.Namespace) -> ConversionOptions:
 
 def run(args: argparse.Namespace, executor: Executor) -> int:
     """Convert, or print the plan; under MPI, rank 0 owns the output and prints."""
-    with salvage_offered(args.salvage):
+    with suggesting_salvage(args.salvage):
         if args.ensemble:
             return _run_ensemble(args, executor)
-        way_out = "add --ensemble to keep trajectories apart by label, or leave out the label"
-        check_unlabelled(args.source, way_out)
+        advice = "add --ensemble to keep trajectories apart by label, or leave out the label"
+        check_unlabelled(args.source, advice)
         _check_last_source(args)
         if args.follow or is_stream(args.source[0]):
             return run_follow(_options(args), args, executor)
@@ -245,9 +245,9 @@ def _check_last_source(args: argparse.Namespace) -> None:
 
 def _run_ensemble(args: argparse.Namespace, executor: Executor) -> int:
     """Convert several trajectories into one output, or those of an ensemble back into files."""
-    for name, (option, way_out) in NOT_FOR_ENSEMBLES.items():
+    for name, (option, advice) in NOT_FOR_ENSEMBLES.items():
         if getattr(args, name):
-            raise PlanError(f"{option} is not for --ensemble; {way_out}")
+            raise PlanError(f"{option} is not for --ensemble; {advice}")
     arguments: dict[str, Any] = {"executor": executor, "force": args.force, "resume": args.resume}
     arguments |= _options(args).keywords()
     with progress_bar(0, "convert", args, executor) as progress:

@@ -294,7 +294,7 @@ class LostBytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class UnreadableStretch:
     """Unreadable bytes between whole frames, which count as one frame."""
 
     path: str

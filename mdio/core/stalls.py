@@ -148,7 +148,7 @@ def describe_process() -> str:
 
 
 def lost_mount(error: BaseException | None) -> str:
-    """Return `` on HOST``, for a message, if an error comes of storage that this machine lost."""
+    """Return `` on HOST``, for a message, if an error comes from storage that this machine lost."""
     return f" on {os.uname().nodename}" if _is_one_of(LOST_STORAGE, error) else ""
 
 

@@ -26,14 +26,14 @@ from mdio.core.errors import CorruptLayoutError, OutputError, SourceError
 from mdio.core.files.index import FrameIndex
 from mdio.core.files.reading import OpenFile
 from mdio.core.files.store import need_disk
-from mdio.core.kernels.backend import compiled
+from mdio.core.kernels.backend import import_compiled
 
 if TYPE_CHECKING:
     from mdio import _xtc
 
     kernels = _xtc
 else:
-    kernels = compiled("mdio._xtc")
+    kernels = import_compiled("mdio._xtc")
 
 
 @contextmanager
@@ -201,7 +201,7 @@ def encode(
     try:
         return bytes(kernels.encode(x_nm, boxes, times, steps.astype(np.int32), precision))
     except ValueError as error:
-        way_out = "write another layout"
+        advice = "write another layout"
         if np.isfinite(x_nm).all():
-            way_out = f"lower the precision of {precision:g} steps a nm, or {way_out}"
-        raise OutputError(f"XTC cannot hold these coordinates ({error}); {way_out}") from error
+            advice = f"lower the precision of {precision:g} steps a nm, or {advice}"
+        raise OutputError(f"XTC cannot hold these coordinates ({error}); {advice}") from error

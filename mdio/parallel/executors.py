@@ -292,7 +292,7 @@ REPLICAS_PER_WORKER = 2
 """From so many replicas on, each is read by one worker; fewer are each cut for all workers."""
 
 
-def replicas_fill(executor: Executor, n_replicas: int, tops: Iterable[Any]) -> bool:
+def has_enough_replicas(executor: Executor, n_replicas: int, tops: Iterable[Any]) -> bool:
     """Return whether there are enough replicas for each worker of this machine to take whole ones.
 
     Not if a topology is not a file: it may be large, and would be sent to every worker.

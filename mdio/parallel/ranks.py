@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import BlockError, MdioError, error_text
-from mdio.core.files.turns import process_identity
+from mdio.core.files.locks import process_identity
 from mdio.core.signals import FORWARD_S
 from mdio.parallel.gather import RowType
 from mdio.parallel.pool import picklable

@@ -211,7 +211,7 @@ class MSD(Lagged):
                 "frames were laid on a reference by a fit, so that displacements are not those of "
                 "the simulation; give the trajectory from before the fit"
             )
-        quiet = system.is_superposed or "nojump" in system.treatments("pbc")
+        quiet = system.is_superposed or "nojump" in system.stored_and_read("pbc")
         return replace(super().prepare(system), quiet=quiet)
 
     def sums(self, block: FrameBlock) -> Floats:

@@ -199,8 +199,8 @@ class Disk:
     def forget_end(self, path: Path) -> None:
         """Forget what `prefetch_end` has kept, when the library has opened the file."""
 
-    def upload(self, goal: Path, **options: Any) -> Upload | None:  # noqa: ARG002
-        """Return the upload of an output to `goal`; None if outputs are built in place."""
+    def upload(self, target: Path, **options: Any) -> Upload | None:  # noqa: ARG002
+        """Return the upload of an output to `target`; None if outputs are built in place."""
         return None
 
     def file_system(self, path: AnyPath) -> str:
@@ -255,11 +255,11 @@ class ObjectStore(Disk):
         """Return no bytes: the object stays in the store."""
         return np.empty(0, np.uint8)
 
-    def upload(self, goal: Path, **options: Any) -> Upload:
+    def upload(self, target: Path, **options: Any) -> Upload:
         """See the base class; `options`: of `Upload`."""
         from mdio.core.files.remote.uploading import Upload
 
-        return Upload(RemotePath(goal), **options)
+        return Upload(RemotePath(target), **options)
 
     def file_system(self, path: AnyPath) -> str:  # noqa: ARG002
         """See the base class."""
