@@ -348,7 +348,7 @@ class _AppendPlanner:
         source = self.manifest["source"]
         is_of_file = "path" in source
         self.by_program = np.full(old.info.n_frames, not is_of_file)
-        """For each frame of the output, whether a program wrote it, so that no file has it."""
+        """For each frame of the output, whether a program wrote it: then no file has it."""
         self.by_program[indices_from_runs(source.get("by_program", []))] = True
         self.old_frames = indices_from_runs(self.manifest["frames"] if is_of_file else [])
         """Numbers, in the source, of the output's frames that no program wrote."""
@@ -363,7 +363,7 @@ class _AppendPlanner:
         """Plan an output of the frames that are there and those of the files."""
         old = self.old
         sources = {self.open_source(path): path for path in self.files}
-        # In a store, the output is watched as the files are; on disk, its state tells of changes.
+        # In a store, the output is watched as the files are; on disk, its state shows changes.
         read_paths = [*self.files, *[old.path] * (self.former_state is None)]
         # A source may still be growing: only its whole frames are added.
         may_grow = self.options.running.growing or any(source.info.lost for source in sources)

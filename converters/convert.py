@@ -278,7 +278,7 @@ def plan_conversion(
         )
     plan = plan.replace(notes=(*plan.notes, *notes), source_density=source.info.density)
     shares = filter(None, packed.get(FULL_SYSTEM, ()))
-    min_share = min(shares, default=0.0) / 2  # a few frames tell little of the others
+    min_share = min(shares, default=0.0) / 2  # a few frames say little about the others
     if plan.container is not None and plan.keeps_integers:
         is_whole = choice.atoms is None and plan.n_frames == source.info.n_frames
         min_share = 1.0 if is_whole and len(paths) == 1 else 0.5  # several may overlap
@@ -415,8 +415,8 @@ def append(
     SourceError
         A source is damaged, has other atoms, or adds nothing.
     PlanError
-        `out` is none of these layouts, or was made by a version of mdio to whose outputs nothing
-        can be added.
+        `out` has another layout, or was made by a version of mdio to whose outputs nothing can be
+        added.
     OutputError
         The new output cannot be written.
 

@@ -32,7 +32,7 @@ from mdio.parallel.executors import Executor
 MEMORY_SHARE = 0.25
 """Share of available memory: larger outputs would not stay in the page cache anyway."""
 STEP_NBYTES = 64 << 10
-"""Stripes are of multiples of this, on all file systems that have them."""
+"""Stripe sizes are multiples of this on all file systems that stripe."""
 LARGE_NBYTES = 1 << 30
 """Less is often read again at once, and then had better be in the page cache."""
 PIECE_FOR_OWNER_NBYTES = 6 << 20
@@ -60,7 +60,7 @@ def packed_shares(
     storage: Storage,
     density: float | None,
 ) -> dict[str, PackedShare]:
-    """Return the size of integers when packed anew, by group, measured on a few middle frames.
+    """Return the size of integers when packed again, by group, measured on a few middle frames.
 
     Empty where integers are not stored, or where their codec was requested. `density`: bytes of the
     source for an atom and frame.

@@ -408,7 +408,7 @@ class Checks:
     def _has_steps(self) -> bool:
         """Whether the source has steps that the output should have.
 
-        A file that only counts them numbers the frames of each part anew, so that the whole and its
+        A file that only counts them restarts its count in each part, so that the whole and its
         parts differ.
         """
         layout, view = self.layouts[0], self.source_alone

@@ -28,10 +28,10 @@ MAX_UNIT_NBYTES = 256 << 20
 MAX_NEAR_FRAMES = 4
 """A jump up to this length counts as sequential: the frames between cost less than a call."""
 MIN_NEAR_JUMPS = 2
-"""After so many of these in a row, behind a longer jump, a run is read: random frames are
+"""After this many of these in a row, behind a longer jump, a run is read: random frames are
 sometimes near each other, and a run costs as much as many of them."""
 MIN_LONG_RUN_FRAMES = 8
-"""Of a run of at least so many frames, the last to be used is copied, so that the run's buffer is
+"""Of a run of at least this many frames, the last to be used is copied, so that the run's buffer is
 free for the next run while it is still in a processor's cache."""
 N_BUFFERS = 2
 """One that the caller still uses, and one that it gets next."""

@@ -241,8 +241,8 @@ class Conversion:
     def _note_stripes(self, writer: LayoutWriter) -> None:
         """Add a note where stripes were requested, and the file system did something else."""
         striping = writer.meta.striping or {}
-        is_noted = self.repairs is not None or no_stripes_note(self.out) is not None
-        if striping.get("asked") and striping.get("reason") and not is_noted:
+        has_note = self.repairs is not None or no_stripes_note(self.out) is not None
+        if striping.get("asked") and striping.get("reason") and not has_note:
             writer.notes.append(f"{self.out}: stripes are not as asked for: {striping['reason']}")
 
     def _check(self, temporary: Path) -> None:
@@ -290,7 +290,7 @@ class Conversion:
                 check=self._check,
                 identity=identity,
                 resume=resume,
-                # An output that follows a source, or is repaired, is begun anew each time.
+                # An output that follows a source, or is repaired, is started over each time.
                 discard=force or (self._upload is None and (growing or self.repairs is not None)),
                 upload=self._upload,
                 former_state=self._former_state,
@@ -319,7 +319,7 @@ class Conversion:
         resume: bool,
     ) -> LayoutWriter:
         """Return the writer; open a journal where another run could continue this one."""
-        # An output that follows a source has little to lose: it is begun anew.
+        # An output that follows a source has little to lose: it is started over.
         if (
             self.writer.facts.resumes
             and self.repairs is None
@@ -427,8 +427,8 @@ def read_back(
             edges = layout.boundaries()
             if shape == (plan.n_frames, plan.n_atoms):
                 firsts = edges[np.linspace(0, len(edges) - 2, READ_BACK_CHUNKS).round().astype(int)]
-                *some, last = np.unique(firsts).tolist()
-                frames = sorted({*some, last, plan.n_frames - 1})
+                *firsts, last = np.unique(firsts).tolist()
+                frames = sorted({*firsts, last, plan.n_frames - 1})
                 layout.prefetch((frame, frame + 1) for frame in frames)  # stores answer late
                 for frame in frames:
                     layout.read(frame, frame + 1)

@@ -241,7 +241,7 @@ class Job:
     former_state: State | None = None
     """State of the output that it replaces, before it was read; None in stores."""
     min_nbytes: float = 0.0
-    """Bytes that integers take at least when they are packed anew; 0 = unknown."""
+    """Bytes that integers take at least when they are packed again; 0 = unknown."""
 
     @property
     def other_files(self) -> list[Path]:

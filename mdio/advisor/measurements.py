@@ -57,7 +57,7 @@ class Candidate:
     group: Group | None = None
     chunk_frames: int | None = None
     segment_frames: int | None = None
-    """Frames of a segment, which are as many in a trial, if the sample has them."""
+    """Frames of a segment, also of a trial's segments if the sample is that long."""
     stripe_nbytes: int = DEFAULT_STRIPE_NBYTES
 
 

@@ -129,7 +129,7 @@ class Plan:
         if labels_name_rows and not result.row_labels:  # the reducer made a row of each column
             result.row_labels, result.labels = result.labels, ()
         doubtful = [frame for timing in result.timings for frame in timing.doubtful_frames]
-        if doubtful and not isinstance(self.source_frames, range):  # a view numbers frames anew
+        if doubtful and not isinstance(self.source_frames, range):  # a view renumbers frames
             doubtful = self.frame_numbers[doubtful].tolist()
         notes = [*result.notes, *(note for timing in result.timings for note in timing.notes)]
         notes += [*_notes_on_missing_values(result), *_notes_on_names(result)]
@@ -226,7 +226,7 @@ class Request:
                 notes += () if note is None else (note,)
             if isinstance(source_frames, range):
                 frames = source_frames
-            else:  # a view numbers unevenly spaced frames anew
+            else:  # a view renumbers unevenly spaced frames
                 layout, frames = view, range(len(source_frames))
             edges = layout.boundaries()
             open_s = watch.lap()

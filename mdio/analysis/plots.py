@@ -36,7 +36,7 @@ PERCENTILES = (5, 95)
 FITTED_LAGS = (0.1, 0.5)
 """Part of the lags to which the exponent of a displacement is fitted."""
 GAP = 5
-"""A curve over time breaks where frames lie so many times the usual interval apart."""
+"""A curve over time breaks where frames lie this many times the usual interval apart."""
 
 
 COLOURS = ("#000000", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999999")
@@ -288,7 +288,7 @@ def _draw_spread(x: NDArray[Any], rows: NDArray[Any], ax: Axes) -> None:
 
 
 def _split_at_falls(x: NDArray[Any], first: int) -> list[slice]:
-    """Return runs of rows in which `x` does not fall: residues start anew with each chain."""
+    """Return runs of rows in which `x` does not fall: residue numbers restart with each chain."""
     edges = [0, *(np.flatnonzero(np.diff(x) < 0) + 1).tolist(), len(x)]
     return [slice(first + start, first + stop) for start, stop in pairwise(edges)]
 

@@ -68,7 +68,7 @@ class System:
 
     @property
     def universe(self) -> Universe:
-        """The topology, as MDAnalysis has it.
+        """The topology, as a Universe of MDAnalysis.
 
         Raises PlanError: there is none. SourceError: it cannot be read, or does not fit the
         trajectory.

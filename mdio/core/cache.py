@@ -173,7 +173,7 @@ def _kept_free_nbytes(total_nbytes: int) -> int:
 class CacheFolder:
     """A node's cache folder, in one process.
 
-    `root`: the folder; it is made when something is stored. `max_nbytes`: as `Cache` has it.
+    `root`: the folder; it is made when something is stored. `max_nbytes`: as in `Cache`.
     """
 
     def __init__(self, root: Path, max_nbytes: int | None = None) -> None:

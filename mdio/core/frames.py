@@ -366,7 +366,7 @@ class TrajectoryInfo:
     n_frames: int
     n_atoms: int
     dt_ps: float
-    """Time between the first two frames; 1.0 where there is only one (as MDAnalysis has it)."""
+    """Time between the first two frames; 1.0 where there is only one (as in MDAnalysis)."""
     time_first_ps: float
     time_last_ps: float
     has_velocities: bool = False

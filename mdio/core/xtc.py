@@ -59,7 +59,7 @@ MAGICS = (1995, 2023)
 HEADER_NBYTES = 96
 """The longest header; that of an uncompressed frame has 56 bytes, the usual one 92."""
 UNCOMPRESSED_ATOMS = 9
-"""Frames of up to so many atoms hold plain floats."""
+"""Frames of up to this many atoms hold plain floats."""
 
 
 class XTCHeader(NamedTuple):

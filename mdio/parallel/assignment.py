@@ -6,7 +6,7 @@ A unit is read by a node that has it; of several such nodes, and for units that 
 node with the smallest load. Rendezvous hashing (Thaler and Ravishankar 1998) decides which of the
 units, so that all nodes agree and the share of a lost node spreads over all others.
 
-Bits lie in bytes least significant first, as ``numpy.packbits(..., bitorder="little")`` has them.
+Bits lie in bytes least significant first, as by ``numpy.packbits(..., bitorder="little")``.
 """
 
 from __future__ import annotations

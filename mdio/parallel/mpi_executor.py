@@ -162,7 +162,7 @@ class MPIExecutor(Executor):
         Without `owner_works` rank 0, unless it is the only rank, leaves all items to the others and
         only receives results.
 
-        `to_all`: whether all ranks get all results; by default as the executor has it.
+        `to_all`: whether all ranks get all results; by default as the executor does.
         """
         at_own_pace = at_own_pace and owner_works
         to_all = self.to_all if to_all is None else to_all

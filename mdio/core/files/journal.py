@@ -264,7 +264,7 @@ class Unfinished:
         return f"{whole_text} and {frames} of others" if self.n_frames else whole_text
 
     def advice(self, *, replaces: bool) -> str:
-        """Return the end of the message of a run that leaves it, with the ways out.
+        """Return the end of the message of a run that leaves it, which says how to go on.
 
         `replaces`: whether there is a former output, which is kept until this one is complete.
         """

@@ -57,7 +57,7 @@ MAX_LOCK_NBYTES = 1 << 20
 DYING_S = 1.0
 """How long to wait for the last children of a process that was killed."""
 QUIET_S = 60.0
-"""A run on another host is dead if its lock is free and its journal has not grown for so long."""
+"""A run on another host is dead if its lock is free and its journal has not grown for this long."""
 _claimed: set[str] = set()
 """Owners (HOST-PID-TOKEN) of publications of this process, or of its parent before a fork."""
 
@@ -99,7 +99,7 @@ def _is_at(fd: int, path: Path) -> bool:
 
 
 class Claim:
-    """The lock on the traces of one publication, released when the process ends at the latest.
+    """The lock on the traces of one publication, released at the latest when the process ends.
 
     `target`: the path to publish. Attribute `needs_recovery`: whether a plan is yet to be completed
     or undone, so that the lock file must stay.
@@ -165,7 +165,7 @@ class Claim:
 def refuse_second_run(claim: Claim, target: Path) -> None:
     """Raise OutputError if a run that is alive on this machine began to write `target` before.
 
-    One that began on another machine, or is about to end, is met when this one is to be published.
+    One that began on another machine, or is about to end, is noticed when this run publishes.
     """
     own_age = claim.path.lstat().st_mtime_ns, claim.owner
     for trace in _traces(target.parent):
@@ -322,7 +322,7 @@ def _lock_entries(fd: int) -> list[dict[str, Any]]:
 
 
 def process_identity(pid: int) -> dict[str, Any]:
-    """Return the identity of a process of this namespace, as far as the system tells it."""
+    """Return the identity of a process of this namespace, as far as the system reveals it."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         namespace = str(Path("/proc/self/ns/pid").readlink())

@@ -128,7 +128,7 @@ class Disk:
 
     opening_waits: ClassVar[bool] = False
     """Whether opening a file takes a request, so that the next ones should be prefetched, and none
-    be opened in vain."""
+    opened unnecessarily."""
     has_folders: ClassVar[bool] = True
     """Whether a folder exists before the files in it, and can be listed and held open."""
     holds_ensembles: ClassVar[bool] = True

@@ -326,7 +326,7 @@ def _split_off(unwritten: deque[memoryview], nbytes: int) -> Sequence[memoryview
 
 
 def free_memory() -> int:
-    """Return the available memory in bytes; 0 where the system does not tell."""
+    """Return the available memory in bytes; 0 where the system does not say."""
     try:
         for line in Path("/proc/meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:"):

@@ -121,7 +121,7 @@ def test_a_file_that_lost_its_name_while_it_was_open_is_not_mixed_with_the_next(
         fresh = tmp_path / "fresh"
         fresh.write_bytes(trajectory.read_bytes() * 2)
         fresh.rename(trajectory)
-        old = kept(tmp_path, trajectory, opened=opened)
+        old = kept(tmp_path, trajectory, status=opened)
         assert old.generation != kept(tmp_path, trajectory).generation
         old.store(old.name(0, 1), [["", 0, 3]], np.zeros(3, np.uint8))
         assert not list((tmp_path / "c").glob("*/*.unit"))

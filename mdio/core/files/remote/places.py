@@ -538,7 +538,7 @@ class OutputPlace:
         return self._read_mark() if MARK in self._existing else {}
 
     def _read_mark(self) -> dict[str, Any]:
-        """Return the mark; empty if its token is not one of ours, since folder names come of it."""
+        """Return the mark; empty unless its token, part of a folder's name, is one of ours."""
         objects.forget(self.target / MARK)
         try:
             mark = json.loads((self.target / MARK).read_bytes())
