@@ -346,11 +346,11 @@ class _AppendPlanner:
         self.adds_by_number = options.selection.start is not None
         """Whether the frames to add are chosen by number, as in a file that is followed."""
         source = self.manifest["source"]
-        is_of_file = "path" in source
-        self.by_program = np.full(old.info.n_frames, not is_of_file)
+        has_files = "path" in source
+        self.by_program = np.full(old.info.n_frames, not has_files)
         """For each frame of the output, whether a program wrote it: then no file has it."""
         self.by_program[indices_from_runs(source.get("by_program", []))] = True
-        self.old_frames = indices_from_runs(self.manifest["frames"] if is_of_file else [])
+        self.old_frames = indices_from_runs(self.manifest["frames"] if has_files else [])
         """Numbers, in the source, of the output's frames that no program wrote."""
         strides = [step for *_, step in self.manifest["frames"]] or [1]
         dt_ps = float(self.manifest["dt_ps"])
@@ -538,9 +538,9 @@ class _AppendPlanner:
                     f"{self.old.path} was made with --pbc nojump, which follows atoms from the "
                     "first frame on; convert all files together again"
                 )
-            fits = "fit" in transform_options
-            is_by_file = fits and isinstance(transform_options["fit_reference"], str)
-            if fits and not is_by_file and not self.adds_by_number:
+            has_fit = "fit" in transform_options
+            fits_to_file = has_fit and isinstance(transform_options["fit_reference"], str)
+            if has_fit and not fits_to_file and not self.adds_by_number:
                 raise PlanError(
                     f"{self.old.path} was made with --fit to a frame of its source; convert all "
                     "files together again, or name a file with --fit-reference from the beginning"
@@ -550,8 +550,8 @@ class _AppendPlanner:
             )
         frames: Any = None
         if self.adds_by_number:
-            chosen = options.selection
-            frames = range(info.n_frames)[chosen.start : chosen.stop : chosen.step]
+            selection = options.selection
+            frames = range(info.n_frames)[selection.start : selection.stop : selection.step]
         elif self.stride_ps:
             dt_ps, first_ps = self.stride_ps, self.old.info.time_first_ps
             steps = np.ceil((info.time_first_ps - first_ps) / dt_ps - 1e-3)

@@ -226,13 +226,13 @@ def plan_conversion(
     if selection.dt_ps is not None:
         notes += filter(None, [note_on_dt(source.info, view.info, selection.dt_ps)])
     notes = list(dict.fromkeys([*notes, *step_notes, *choice.notes]))
-    unreadable_stretches = source.unreadable_stretches if unreadable else ()
+    stretches = source.unreadable_stretches if unreadable else ()
     if unreadable:
         single_frames = np.setdiff1d(
-            indices_from_runs(unreadable), [stretch.frame for stretch in unreadable_stretches]
+            indices_from_runs(unreadable), [stretch.frame for stretch in stretches]
         )
         kept_text = f"{plural(len(frames), 'whole frame')} kept"
-        notes += [f"{stretch}; left out, {kept_text}" for stretch in unreadable_stretches]
+        notes += [f"{stretch}; left out, {kept_text}" for stretch in stretches]
         if len(single_frames):
             numbers = f"number {runs_text(runs_from_indices(single_frames))}"
             name = source.path if len(paths) == 1 else "the joined files"
@@ -304,7 +304,7 @@ def plan_conversion(
         topology=topology,
         repairs=repairs,
         former_state=former_state,
-        unreadable_stretches=unreadable_stretches,
+        unreadable_stretches=stretches,
         min_nbytes=min_share * (source.info.density or 0.0) * plan.n_frames * plan.n_atoms,
     )
     return choose(job)

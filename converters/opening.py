@@ -195,7 +195,6 @@ def _atoms_of(manifest: Mapping[str, Any]) -> NDArray[np.int64] | None:
 def _transformed(
     manifest: Mapping[str, Any], source: Layout, top: str | PathLike[str] | None
 ) -> Layout:
-    """Return a source with its frames transformed as by the conversion."""
     options = manifest["source"].get("transformed")
     if options is None:
         return source

@@ -78,7 +78,7 @@ def repair(
 
     All of the output is checked. What is whole is linked or copied as it lies on disk (shards in a
     store stay where they are), the rest is converted again, with the frames, atoms and options that
-    the manifest records; then the repaired output takes the place of the damaged one in one step. It
+    the manifest records; then the repaired output replaces the damaged one in one step. It
     keeps its uuid, and its manifest notes the repair.
 
     Parameters

@@ -217,7 +217,6 @@ class AtomChoice:
     groups: dict[str, NDArray[np.int64]]
     """By name, indices into the atoms to keep."""
     source_topology: Topology | None = None
-    """The topology that the source holds."""
     notes: tuple[str, ...] = ()
     """Notes on guessed attributes of atoms, and on topologies that differ."""
 

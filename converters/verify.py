@@ -371,7 +371,6 @@ class Checks:
         return result
 
     def _check(self, number: int, units: range, result: VerifyResult) -> None:
-        """Check units of one layout."""
         n_before = sum(self.n_units[:number])
         prefix, layout = self.prefixes[number], self.layouts[number]
         for name, problem in layout.check(
@@ -437,7 +436,6 @@ class Checks:
         return stop - start - int(np.diff(np.searchsorted(self.own_frames, [start, stop]))[0])
 
     def _compare(self, blocks: range, result: VerifyResult) -> None:
-        """Compare blocks with the source."""
         layout, source = self.layouts[0], self.source
         assert source is not None
         n_frames = layout.info.n_frames

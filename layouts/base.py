@@ -32,14 +32,7 @@ from mdio.core.files.in_flight import ByteRange, Opening, Prefetch
 from mdio.core.files.marks import manifest_in
 from mdio.core.files.reading import Closing
 from mdio.core.files.store import store_at, to_path
-from mdio.core.frames import (
-    FIELDS,
-    AtomIndices,
-    FrameBlock,
-    TrajectoryInfo,
-    UnreadableStretch,
-    is_masked,
-)
+from mdio.core.frames import FIELDS, AtomIndices, FrameBlock, Stretch, TrajectoryInfo, is_masked
 from mdio.core.words import plural
 from mdio.layouts.units import Unit, UnitFilter, add_repair_hint, check_units, frame_units
 
@@ -575,7 +568,7 @@ class Layout(Closing, ABC):
         )
 
     @property
-    def unreadable_stretches(self) -> tuple[UnreadableStretch, ...]:
+    def unreadable_stretches(self) -> tuple[Stretch, ...]:
         """Damaged bytes between frames of a file, in which several frames may be lost."""
         return ()
 

@@ -42,7 +42,6 @@ its box, (6,), zeros if it has none, to be copied; its time and its step."""
 
 
 def _split_frames(buffer: FrameBuffer) -> list[Frame | None]:
-    """Return the frames of a buffer, as views of it."""
     block, arrays = buffer.block, buffer.arrays
     if len(block.time) == 1:  # a jump: building the lists below would take as long as the read
         frame = (

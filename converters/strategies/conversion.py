@@ -359,7 +359,7 @@ class Conversion:
         if executor.ranks is not None:  # writes differ much in the time that they take
             owner_works = not self.plan.writing.by_owner
             # The owner alone stores and commits what ranks have made.
-            rank_options = {"at_own_pace": True, "owner_works": owner_works, "to_all": False}
+            rank_options = {"dynamic": True, "owner_works": owner_works, "to_all": False}
         writer: LayoutWriter = worker.writer
         worker.reuses_memory = executor.takes_at_once
         worker.overlaps_writes = bool(self.plan.writing.direct) and executor.shares_memory

@@ -24,7 +24,7 @@ from mdio.core.files.fingerprint import fingerprint
 from mdio.core.files.locks import State
 from mdio.core.files.marks import first_bytes, read_regular
 from mdio.core.files.store import to_path
-from mdio.core.frames import FrameBlock, UnreadableStretch
+from mdio.core.frames import FrameBlock, Stretch
 from mdio.core.kernels import crc32c
 from mdio.core.topology import Topology
 from mdio.core.words import MAX_RUNS
@@ -155,7 +155,6 @@ TITLE = b"Topology written by mdio\n"
 
 
 def _write_topology(choice: AtomChoice, group: str | None) -> tuple[str, bytes]:
-    """Return the suffix and the bytes of a topology."""
     atoms = choice.atom_group(group)
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PDB fields that the topology lacks are filled in
@@ -184,7 +183,6 @@ class Repairs:
     """Opened without verifying: its checksums are compared one by one."""
     meta: OutputMeta
     manifest: Mapping[str, Any]
-    """Manifest of the former output."""
     plan_values: Mapping[str, Any]
     """Fields that the plan must have; see `mdio.layouts.backend.plan_fields`."""
 
@@ -236,7 +234,7 @@ class Job:
     """The output that it continues and replaces."""
     repairs: Repairs | None = None
     """The output that it repairs."""
-    unreadable_stretches: Sequence[UnreadableStretch] = ()
+    unreadable_stretches: Sequence[Stretch] = ()
     """Damaged bytes in which several frames may be lost."""
     former_state: State | None = None
     """State of the output that it replaces, before it was read; None in stores."""

@@ -28,7 +28,7 @@ from mdio.core.files.index import FrameIndex, load_index
 from mdio.core.files.piece_sums import PieceSums
 from mdio.core.files.reading import OpenFile
 from mdio.core.files.store import file_system_type, is_network, store_at
-from mdio.core.frames import AtomIndices, Flaws, FrameBlock, TrajectoryInfo, UnreadableStretch
+from mdio.core.frames import AtomIndices, Flaws, FrameBlock, Stretch, TrajectoryInfo
 from mdio.layouts.base import Layout
 from mdio.layouts.tables import ChunkTable, FrameTable, Tables
 
@@ -375,7 +375,7 @@ class ScannedLayout(IndexedLayout):
         return sorted(frames if self._intact_frames is None else frames & set(self._intact_frames))
 
     @property
-    def unreadable_stretches(self) -> tuple[UnreadableStretch, ...]:
+    def unreadable_stretches(self) -> tuple[Stretch, ...]:
         """Damaged bytes between frames with headers."""
         info = self.info
         if self._intact_frames is None:
@@ -383,7 +383,7 @@ class ScannedLayout(IndexedLayout):
         intact = np.array(self._intact_frames)
         sizes, offsets = self._index.frame_nbytes, self._index.offsets
         usual = float(np.median(sizes[intact]))
-        unreadable_stretches = []
+        stretches = []
         for frame in np.setdiff1d(np.arange(info.n_frames), intact).tolist():
             following = int(np.searchsorted(intact, frame))
             neighbours = [
@@ -395,12 +395,10 @@ class ScannedLayout(IndexedLayout):
             # Both are estimates: the simulation may have a gap in its times here.
             n_frames = by_time if abs(by_time - by_size) <= max(1, by_size // 4) else by_size
             begin, nbytes = int(offsets[frame]), int(sizes[frame])
-            unreadable_stretches.append(
-                UnreadableStretch(
-                    str(self.path), frame, begin, nbytes, times[0], times[-1], max(1, n_frames)
-                )
+            stretches.append(
+                Stretch(str(self.path), frame, begin, nbytes, times[0], times[-1], max(1, n_frames))
             )
-        return tuple(unreadable_stretches)
+        return tuple(stretches)
 
 
 SCANNED_NBYTES = 1 << 20

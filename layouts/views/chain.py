@@ -22,8 +22,8 @@ from mdio.core.frames import (
     FrameBlock,
     FrameData,
     Rounding,
+    Stretch,
     TrajectoryInfo,
-    UnreadableStretch,
     concatenate_columns,
 )
 from mdio.core.topology import Topology
@@ -226,7 +226,7 @@ class ChainLayout(Layout):
         )
 
     @property
-    def unreadable_stretches(self) -> tuple[UnreadableStretch, ...]:
+    def unreadable_stretches(self) -> tuple[Stretch, ...]:
         """Stretches of its sources, with frames numbered as in the chain."""
         return tuple(
             replace(stretch, frame=int(edge) + stretch.frame - start)

@@ -271,7 +271,6 @@ class InterleavedRepeats:
         self.limits = limits
         self.workers = min(ranks, available_cores())
         self.worker_counts = sorted({1, self.workers})
-        """Numbers of workers that the analysis is run with."""
         self.cold_problem: str | None = None
         self.comp_frame_s: dict[int, Spread] = {}
         """Seconds of computing a frame, by number of workers."""

@@ -291,7 +291,6 @@ class Measurements:
     bandwidths: tuple[Bandwidth, ...]
     notes: tuple[str, ...]
     seconds: float
-    """Duration of the measurements."""
     local: LocalDisk | None = None
     """Disk of the folder for local copies and caches; None if it was not measured."""
     t_prepare_s: float = 0.0

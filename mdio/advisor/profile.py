@@ -70,7 +70,6 @@ PROFILE_NAMES = ("comet", "generic")
 
 
 ByFamily = Annotated[Mapping[str, float], {"xtc", "hdf5"}]
-"""Numbers by family of layouts."""
 PositiveByFamily = Annotated[Mapping[str, Positive], {"xtc", "hdf5"}]
 
 
@@ -81,11 +80,8 @@ class Task:
     n_frames: Count
     result_nbytes_per_frame: Positive
     nbytes: PositiveByFamily
-    """Bytes that are read."""
     t_io_s: PositiveByFamily
-    """Seconds for reading."""
     t_open_s: ByFamily
-    """Seconds for opening."""
     t_rest_s: ByFamily
     """Other seconds of the loop over frames."""
     t_comp_fixed_s: float

@@ -87,7 +87,6 @@ class Plan:
     blocks: list[range]
     prepared: Prepared
     open_s: float
-    """Seconds for opening the trajectory."""
     prepare_s: float
     """Seconds for topology, selection and reference, with imports if not imported before."""
     has_opened_layout: bool
@@ -184,7 +183,6 @@ class Request:
     dt_ps: float | None = None
     """Requested time between frames."""
     cache: Cache | None = None
-    """Cache of each node."""
     transformed: Mapping[str, Any] | None = None
     """Transformations of frames; see `mdio.layouts.views.options.FrameChoice.transformation`."""
 

@@ -218,12 +218,10 @@ def run(args: argparse.Namespace) -> int:
         notes = (*layout.notes, *_notes_on_time_order(layout))
         source_record = layout.info.source or {}
         if unreadable := source_record.get("unreadable_frames"):
-            unreadable_stretches = source_record.get(
-                "unreadable_stretches", ()
-            )  # each counts as one frame
-            n_frames = len(indices_from_runs(unreadable)) - len(unreadable_stretches)
-            n_frames += sum(stretch["about"] or 1 for stretch in unreadable_stretches)
-            about = "about " if unreadable_stretches else ""
+            stretches = source_record.get("unreadable_stretches", ())  # each counts as one frame
+            n_frames = len(indices_from_runs(unreadable)) - len(stretches)
+            n_frames += sum(stretch["about"] or 1 for stretch in stretches)
+            about = "about " if stretches else ""
             notes += (
                 f"{about}{plural(n_frames, 'frame')} of the source could not be read, and were "
                 f"left out: {runs_text(unreadable, MAX_RUNS)}",

@@ -184,10 +184,6 @@ class CacheFolder:
         self._reserved_nbytes = 0
         """Bytes that may be stored before sizes are summed again."""
 
-    def trajectory_folder(self, key: str) -> Path:
-        """Return the folder of a trajectory by its key, 16 hexadecimal digits."""
-        return self.root / f"v{VERSION}-{key}"
-
     def create_folder(self, folder: Path) -> None:
         """Create the folder of a trajectory, private to this user; raises OSError."""
         for path in (*reversed([self.root, *self.root.parents]), folder):
@@ -474,7 +470,7 @@ class CachedSource:
         """What identified the source when `generation` was read."""
         self.notes: list[str] = []
         """Notes for the user, each once."""
-        self.units_folder = self.folder.trajectory_folder(_digest(self.path, label)[:16])
+        self.units_folder = self.folder.root / f"v{VERSION}-{_digest(self.path, label)[:16]}"
 
     def note(self, text: str) -> None:
         """Add a note for the user, once."""

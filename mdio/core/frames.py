@@ -275,7 +275,6 @@ class LostBytes:
     frame: int
     """Number of whole frames before it in the file."""
     offset: int
-    """Its offset in the file."""
     nbytes: int
     at_end: bool = True
     """Whether it is a frame that the end of the file cuts; otherwise frames may follow in it."""
@@ -294,14 +293,13 @@ class LostBytes:
 
 
 @dataclass(frozen=True, slots=True)
-class UnreadableStretch:
+class Stretch:
     """Unreadable bytes between whole frames, which count as one frame."""
 
     path: str
     frame: int
     """The number of this frame."""
     offset: int
-    """Their offset in the file."""
     nbytes: int
     after_ps: float
     before_ps: float

@@ -205,7 +205,6 @@ def _put_into(part: Any, name: str, keywords: dict[str, Any]) -> None:
 
 
 def _options_text(parts: tuple[type, ...], objects: Mapping[str, type]) -> str:
-    """Return the list of options for a docstring."""
     lines = []
     argument_of = {part: name for name, part in objects.items()}
     for part in parts:

@@ -25,7 +25,6 @@ MAX_NUMBER = 1e30
 TYPE_TEXTS = {str: "text", int: "whole number from 0 on", float: "number from 0 to 1e30"}
 ABOVE_0 = "above 0"
 Positive = Annotated[float, ABOVE_0]
-"""A positive number."""
 Count = Annotated[int, ABOVE_0]
 
 

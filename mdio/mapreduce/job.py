@@ -202,7 +202,6 @@ class Table:
 
     keys: NDArray[Any]
     trajectory: NDArray[np.int64]
-    """Number of the trajectory of each row."""
     columns: dict[str, NDArray[Any]]
     failures: list[tuple[Any, int, str]]
     """Keys whose reduce failed, numbers of their trajectories, and errors."""
@@ -411,7 +410,6 @@ class MapReduceJob:
     """A map-reduce whose trajectories are open."""
 
     plans: dict[str, Plan]
-    """Plans by label."""
     program: Program
     shuffle: MapReduceOptions
     progress: Progress | None

@@ -51,7 +51,6 @@ MIX = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 
 
 def _weights(numbers: NDArray[np.int64], names: Sequence[str]) -> Words:
-    """Return the weight of each node for each number, (N, n)."""
     return _mixed(numbers, _seeds(names)[:, None])
 
 

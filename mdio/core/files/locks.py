@@ -91,7 +91,6 @@ def is_inside_temporary(path: Path) -> bool:
 
 
 def _is_at(fd: int, path: Path) -> bool:
-    """Return whether `path` is that of the open file."""
     try:
         return os.path.samestat(os.fstat(fd), path.lstat())
     except OSError:

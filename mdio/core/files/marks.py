@@ -145,7 +145,6 @@ def _not_regular(path: Path) -> OSError:
 
 
 ENSEMBLE_MANIFEST = "ensemble.json"
-"""The manifest of an ensemble in H5MD."""
 OUTPUT_MARKERS = ("manifest.json", "zarr.json", ENSEMBLE_MANIFEST)
 """Files by which a folder is known to be an output of mdio."""
 UUID_SUFFIX = r"-[0-9a-f]{8}"

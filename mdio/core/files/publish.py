@@ -352,9 +352,7 @@ def publish(
                             remove(path)
                     with suppress(OSError):
                         journal_path(temporary).unlink(missing_ok=True)
-                elif not is_inside_temporary(
-                    target_path
-                ):  # else the whole output's message says it
+                elif not is_inside_temporary(target_path):  # else the output's own message says it
                     replaces = force and not continues and os.path.lexists(target_path)
                     advice = unfinished.advice(replaces=replaces)
                     if isinstance(error, MdioError):

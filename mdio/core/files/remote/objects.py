@@ -472,9 +472,8 @@ class RemoteObject:
         begin, end = offset, offset + nbytes
         is_at_end = offset >= size - TAIL_NBYTES and not self._last_nbytes
         if is_at_end:
-            self._end = cached_end(
-                self.path, self.state
-            )  # another reader may have fetched it since
+            # Another reader may have fetched it since.
+            self._end = cached_end(self.path, self.state)
             if (data := self.buffered_bytes(offset, nbytes)) is not None:
                 return data
             begin, end = max(0, size - TAIL_NBYTES), size
@@ -507,7 +506,6 @@ class RemoteObject:
 BLOCK_NBYTES = 1 << 20
 """Libraries' reads are requested in blocks of this size."""
 MAX_BLOCKS = 16
-"""Blocks of an object that are kept."""
 
 
 class ObjectFile(io.RawIOBase):

@@ -25,7 +25,6 @@ from mdio.core.files.remote.objects import NO_BUCKET, find, store_and_name, tran
 from mdio.core.files.remote.paths import MANIFESTS, RemotePath
 
 REDIRECT_KEY = "elsewhere"
-"""Key of the redirect in a manifest."""
 STAGE = "mdio-new-"
 """Prefix of the name of a stage."""
 ABOVE = ".."

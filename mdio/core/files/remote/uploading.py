@@ -118,11 +118,8 @@ class Upload:
                 f"{target}: web servers are read from, not written to; write to the store behind "
                 "it (s3://, gs://, az://) or to a disk"
             )
-        self.target, self.continues, self.uploads_while_writing = (
-            target,
-            continues,
-            uploads_while_writing,
-        )
+        self.target, self.continues = target, continues
+        self.uploads_while_writing = uploads_while_writing
         self._place = OutputPlace(target)
         self._folder = uploads_folder() / hashlib.sha256(str(target).encode()).hexdigest()[:16]
         self._local = self._folder / target.name
@@ -160,11 +157,7 @@ class Upload:
         store.
         """
         for source in sources:
-            if (
-                self.target == source
-                or self.target in source.parents
-                or source in self.target.parents
-            ):
+            if self.target in (source, *source.parents) or source in self.target.parents:
                 raise OutputError(
                     f"{self.target}: the output is the source {source} itself, or one lies inside "
                     "the other; choose another name"
@@ -203,9 +196,8 @@ class Upload:
                         raise OutputError(f"{error}; {outcome}") from error
                     error.add_note(outcome)
                     raise
-                is_complete = (
-                    is_complete and not self.continues
-                )  # some objects are in the store only
+                # Of an output that is continued, some objects are in the store only.
+                is_complete = is_complete and not self.continues
                 if is_complete and isinstance(error, OutputError):
                     raise OutputError(
                         f"{error}; the output is whole in {self._local} until the next run"
@@ -347,7 +339,6 @@ class Upload:
                 file.unlink()
 
     def _save_state(self) -> None:
-        """Write `STATE_FILE`."""
         state = {"token": self._place.token, "sent": dict(self._sent)}
         (self._folder / STATE_FILE).write_text(json.dumps(state))
 
