@@ -238,12 +238,12 @@ def _match(layout: Layout, source: ViewLayout, key: str) -> NDArray[np.int64]:
         if len(frames) != len(numbers):
             raise
         return frames
-    slack = np.zeros(len(keys))
+    tolerance = np.zeros(len(keys))
     if key == "ps":
         spacing = np.diff(keys).min(initial=np.inf)
-        slack = np.minimum(ROUNDING * np.abs(keys), spacing / 4)
-    begin = np.searchsorted(source_keys, keys - slack)
-    end = np.searchsorted(source_keys, keys + slack, "right")
+        tolerance = np.minimum(ROUNDING * np.abs(keys), spacing / 4)
+    begin = np.searchsorted(source_keys, keys - tolerance)
+    end = np.searchsorted(source_keys, keys + tolerance, "right")
     if (begin == end).any():
         lacking = keys[begin == end][0]
         text = f"{number_text(lacking)} ps" if key == "ps" else f"step {int(lacking):,}"

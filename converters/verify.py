@@ -119,11 +119,11 @@ def _compare(
     others, source_others = values[~finite], source_values[~finite]
     differing[~finite] = (others != source_others) & ~(np.isnan(others) & np.isnan(source_others))
     differences = np.abs(values[finite].astype(np.float64) - source_values[finite])
-    slack: Any = 0.0
+    limit: Any = 0.0
     if tolerance or rounded:
         spacing = np.spacing(np.maximum(np.abs(values[finite]), np.abs(source_values[finite])))
-        slack = tolerance + spacing * (3 if rounded else 1)
-    differing[finite] = differences > slack
+        limit = tolerance + spacing * (3 if rounded else 1)
+    differing[finite] = differences > limit
     return float(differences.max(initial=0.0)), _any_in_frame(differing)
 
 
@@ -136,7 +136,7 @@ def compare_native_columns(
     block: FrameBlock,
     source_block: FrameBlock,
     times: NDArray[np.float64] | None,
-    slack_ps: float = 0.0,
+    tolerance_ps: float = 0.0,
     *,
     has_steps: bool,
 ) -> list[Problem]:
@@ -145,7 +145,7 @@ def compare_native_columns(
     Native formats keep boxes as float32 vectors, and times as float32; boxes that one of the two
     lacks, or that are open along an axis, are not compared.
 
-    `times`: those that frames should have, ps; None = they are not compared. `slack_ps`: by how
+    `times`: those that frames should have, ps; None = they are not compared. `tolerance_ps`: by how
     much they may differ besides.
     """
     problems: list[Problem] = []
@@ -159,7 +159,7 @@ def compare_native_columns(
     if times is not None:
         differences = np.abs(block.time - times)
         spacing = np.spacing(np.abs(times).astype(np.float32))
-        differing = differences > TIME_ROUNDING * spacing + slack_ps
+        differing = differences > TIME_ROUNDING * spacing + tolerance_ps
         if differing.any():
             problems.append((differing, f"time differs by up to {np.nanmax(differences):g}"))
     step_differences = np.abs(block.step - source_block.step)
@@ -183,8 +183,8 @@ UNRECORDED_CHOICE = (
     "or the like, convert the source so again, and compare it with that"
 )
 DAMAGE_ADVICE = "take the file from its source again, or convert it with --salvage"
-EVEN = 1e-2
-"""Share of the slack of a counted time that counts as rounding; more is reported."""
+ROUNDING_SHARE = 1e-2
+"""Share of the tolerance of a counted time that counts as rounding; more is reported."""
 BLOCK_NBYTES = 16 << 20
 """Decoded bytes compared at a time."""
 Item = tuple[int, int, int]
@@ -411,8 +411,8 @@ class Checks:
         parts differ.
         """
         layout, view = self.layouts[0], self.source_alone
-        is_made_of_it = layout.manifest is not None and not self._rounding["is_other"]
-        files = [] if view is None or is_made_of_it else view.source.files()
+        is_from_source = layout.manifest is not None and not self._rounding["is_other"]
+        files = [] if view is None or is_from_source else view.source.files()
         return not any(file.stored_times.counts_steps for file in files)
 
     def _even_times(self, start: int, stop: int) -> tuple[NDArray[np.float64] | None, float]:
@@ -469,18 +469,18 @@ class Checks:
             result.max_abs_diff_angstrom = max(result.max_abs_diff_angstrom, difference)
             if native.is_copied and not columns:
                 times: NDArray[np.float64] | None = source_block.time
-                slack_ps = 0.0
+                tolerance_ps = 0.0
                 if layout.stored_times.step_ps is not None:
-                    times, slack_ps = self._even_times(start, stop)
+                    times, tolerance_ps = self._even_times(start, stop)
                     if times is not None:
                         error_ps = float(np.abs(times - source_block.time).max(initial=0.0))
-                        if error_ps > EVEN * slack_ps:
+                        if error_ps > ROUNDING_SHARE * tolerance_ps:
                             result.times_off_ps = max(result.times_off_ps, error_ps)
                 problems += compare_native_columns(
                     block,
                     source_block,
                     times,
-                    slack_ps,
+                    tolerance_ps,
                     has_steps=self._has_steps and not native.counts_steps,
                 )
             if problems and result.ok and layout.manifest is None:

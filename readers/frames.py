@@ -112,7 +112,7 @@ class FrameCache:
         is_cached = 0 <= index < len(self._frames)
         cached = self._frames[index] if is_cached else None
         if cached is None:
-            self._fetch(frame, is_again=is_cached)
+            self._fetch(frame, is_repeated=is_cached)
             index = frame - self._start
             cached = self._frames[index]
             assert cached is not None
@@ -121,9 +121,9 @@ class FrameCache:
             self._frames[index] = None
         return cached
 
-    def _fetch(self, frame: int, *, is_again: bool) -> None:
+    def _fetch(self, frame: int, *, is_repeated: bool) -> None:
         previous_run = self._start, self._stop
-        start, stop, must_copy = self._run_to_read(frame, is_again=is_again)
+        start, stop, must_copy = self._run_to_read(frame, is_repeated=is_repeated)
         self._start = self._stop = 0  # nothing is cached if the read fails
         self._frames = []
         self._announce(frame, start, stop, previous_run)
@@ -172,9 +172,9 @@ class FrameCache:
         runs = ((max(target, 0), min(target + n_frames, self._n_frames)) for target in starts)
         self._layout.prefetch(runs, guessed=True)
 
-    def _run_to_read(self, frame: int, *, is_again: bool) -> tuple[int, int, bool]:
+    def _run_to_read(self, frame: int, *, is_repeated: bool) -> tuple[int, int, bool]:
         """Return the run to read for a frame, and whether to keep its frames in the cache."""
-        if is_again and self._last_frame >= 0:
+        if is_repeated and self._last_frame >= 0:
             self._keeps_all = True
             return self._start, self._stop, True
         jump = frame - self._last_frame

@@ -105,8 +105,8 @@ def make_topology_files(
         ending = f".{group}.top{suffix}" if group else f".top{suffix}"
         path, longer_path = (out.with_name(name + ending) for name in (out.stem, out.name))
         if _has_other(path, data) and (
-            not (is_taken(out) and _is_by_mdio(path))
-            or is_taken(longer_path)
+            not (name_is_taken(out) and _is_by_mdio(path))
+            or name_is_taken(longer_path)
             or _has_namesakes(out, sources)
         ):
             path = longer_path
@@ -119,14 +119,14 @@ def make_topology_files(
     return contents
 
 
-def is_taken(path: Path) -> bool:
-    """Return whether something has this name, be it a link that leads nowhere."""
+def name_is_taken(path: Path) -> bool:
+    """Return whether something has this name, even a dangling link."""
     return path.is_symlink() or path.exists()
 
 
 def _has_other(path: Path, data: bytes) -> bool:
     """Return whether a file exists and has other bytes than these."""
-    return is_taken(path) and not file_has(path, data)
+    return name_is_taken(path) and not file_has(path, data)
 
 
 def _is_by_mdio(path: Path) -> bool:
@@ -146,7 +146,7 @@ def file_has(path: Path, data: bytes) -> bool:
 def _has_namesakes(out: Path, sources: Sequence[Path]) -> bool:
     """Return whether trajectories besides `out` and `sources` have its stem."""
     names = {out.stem + suffix for suffix in output_suffixes()} - {out.name}
-    existing = [out.with_name(name) for name in names if is_taken(out.with_name(name))]
+    existing = [out.with_name(name) for name in names if name_is_taken(out.with_name(name))]
     source_paths = {os.path.realpath(source) for source in sources}
     return any(os.path.realpath(path) not in source_paths for path in existing)
 

@@ -144,13 +144,13 @@ def analyze(
     """
     if not isinstance(trajectory, str | PathLike | Layout):
         trajectory = path_list(trajectory)  # an iterator can be consumed only once
-    own_names = declared_fields(FrameChoice, CachedReading).keys() & options.keys()
-    arguments = {name: value for name, value in options.items() if name not in own_names}
-    if isinstance(kernel, str) and own_names:
-        for name in own_names & {*kernel_options({"kernel": kernel})}:
+    frame_options = declared_fields(FrameChoice, CachedReading).keys() & options.keys()
+    arguments = {name: value for name, value in options.items() if name not in frame_options}
+    if isinstance(kernel, str) and frame_options:
+        for name in frame_options & {*kernel_options({"kernel": kernel})}:
             raise PlanError(
                 f"{name} is an option of analyze and of the kernel {kernel!r}: give an object of "
-                f"its class, kernel=CLASS({name}=...), so that {name}= beside it is of analyze"
+                f"its class, kernel=CLASS({name}=...); {name}= beside it is then for analyze"
             )
     kernel = make_kernel(kernel, select, **arguments)
     if not hasattr(blocks_per_worker, "__index__") or blocks_per_worker < 1:

@@ -138,10 +138,12 @@ def blocks_on_dask(
             is_cached[row] = masks[address][needed.indices]
     n_threads = [sum(threads[address] for address in nodes[name]) for name in names]
     owners = assign(is_cached, names, n_threads, needed.keys)
-    lanes: list[list[tuple[NumberedBlock, list[str]]]] = []
+    parts_of_nodes: list[list[tuple[NumberedBlock, list[str]]]] = []
     for row, name in enumerate(names):
         own_units = np.flatnonzero(owners == row)
         parts = needed.parts(own_units, n_threads[row] * blocks_per_worker)
-        lanes += [[(block, nodes[name]) for block in blocks] for blocks in parts]
-    interleaved = [pair for pair in chain.from_iterable(zip_longest(*lanes)) if pair is not None]
+        parts_of_nodes += [[(block, nodes[name]) for block in blocks] for blocks in parts]
+    interleaved = [
+        pair for pair in chain.from_iterable(zip_longest(*parts_of_nodes)) if pair is not None
+    ]
     return [block for block, _ in interleaved], [addresses for _, addresses in interleaved]

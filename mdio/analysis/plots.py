@@ -154,14 +154,14 @@ def over_ranks(
     counts = sorted({point[0] for line in lines.values() for point in line})
     with figure(2.7 + 0.1 * len(lines)) as (fig, axes):
         for number, (name, line) in enumerate(lines.items()):
-            own_counts, values, low, high = zip(*line, strict=True)
+            rank_counts, values, low, high = zip(*line, strict=True)
             if name == "ideal":
-                axes.plot(own_counts, values, "k:", linewidth=1, label=name)
+                axes.plot(rank_counts, values, "k:", linewidth=1, label=name)
                 continue
             style = {"color": COLOURS[number % len(COLOURS)]}
-            axes.fill_between(own_counts, low, high, alpha=0.12, linewidth=0, **style)
+            axes.fill_between(rank_counts, low, high, alpha=0.12, linewidth=0, **style)
             style["marker"] = MARKERS[number % len(MARKERS)]
-            axes.plot(own_counts, values, markersize=4, linewidth=1, label=name, **style)
+            axes.plot(rank_counts, values, markersize=4, linewidth=1, label=name, **style)
         if in_seconds:
             axes.set(yscale="log")
             time_axis(axes.yaxis, axis_name)

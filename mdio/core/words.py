@@ -196,8 +196,8 @@ def notes_by_label(
     `paths`: of the trajectories. Notes that differ only in these are one, without them.
     """
     notes_of: dict[str, list[tuple[str, str]]] = {}
-    for label, own_notes in notes.items():
-        for note in own_notes:
+    for label, label_notes in notes.items():
+        for note in label_notes:
             path = str(paths[label])
             shared_note = note.removeprefix(f"{path}: ").replace(path, "it")
             notes_of.setdefault(shared_note, []).append((label, note))

@@ -70,14 +70,14 @@ MAX_DEATHS = 3
 """Worker processes that may die before the work fails, as in Dask."""
 
 
-INSTEAD = dict.fromkeys(("start", "stop", "step"), "frames=slice(START, STOP, STEP)")
-INSTEAD |= dict.fromkeys(
+REPLACEMENTS = dict.fromkeys(("start", "stop", "step"), "frames=slice(START, STOP, STEP)")
+REPLACEMENTS |= dict.fromkeys(
     ("begin_ps", "end_ps", "dt_ps"), "frames=slice(BEGIN, END, DT), floats, ps"
 )
 """How frames are chosen here, by the options of `mdio.analyze`."""
 
 
-@takes_options(CachedReading, MapReduceOptions, replacements=INSTEAD)
+@takes_options(CachedReading, MapReduceOptions, replacements=REPLACEMENTS)
 def map_reduce(
     trajectory: Trajectory | Mapping[str, Trajectory],
     *,
