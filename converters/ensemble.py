@@ -57,7 +57,7 @@ def convert_ensemble(
     progress: Progress | None = None,
     **options: Any,
 ) -> dict[str, ConvertResult]:
-    """Convert several trajectories of one system into one output, each in a group of its own.
+    """Convert several trajectories of one system into one output, each in its own group.
 
     Parameters
     ----------
@@ -294,7 +294,7 @@ def convert_members(
     progress: Progress | None = None,
     **options: Any,
 ) -> dict[str, ConvertResult]:
-    """Convert each trajectory of an ensemble into an output of its own.
+    """Convert each trajectory of an ensemble into its own output.
 
     Parameters
     ----------

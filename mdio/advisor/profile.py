@@ -34,7 +34,7 @@ MODELLED_LAYOUTS = MappingProxyType(
         "zarr": "segments",
     }
 )
-"""The layout of the model for each layout of mdio; a shard of Zarr is a file of its own."""
+"""The layout of the model for each layout of mdio; each shard of Zarr is a separate file."""
 
 MODELLED_GATHERS = MappingProxyType(
     {"blocking": "gather", "nonblocking": "gather", "one-sided": "global-array"}

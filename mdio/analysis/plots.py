@@ -43,7 +43,7 @@ COLOURS = ("#000000", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D
 """Colours that the colour-blind can distinguish (Okabe & Ito), and that differ in grey."""
 MARKERS = "osD^vPX*"
 MAX_ROWS = 40
-"""Bars that get a label and a height of their own."""
+"""Bars that get a label and a height each."""
 MAX_TICKS = 8
 """Numbers of ranks that an axis names."""
 

@@ -198,7 +198,7 @@ COLUMNS = {
 }
 """Times of a rank, as defined in `mdio.core.timing`."""
 MAX_BARS_ALONE = 3
-"""With more ranks, the spread of their communication gets a picture of its own."""
+"""With more ranks, the spread of their communication gets its own picture."""
 TIME_PARTS = {
     "opening files": "t_opening_trajectory_s",
     "reading": "t_IO_s",

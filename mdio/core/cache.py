@@ -275,7 +275,7 @@ MAGIC = b"MDIOUNIT"
 HEAD = struct.Struct("<8sII")
 """`MAGIC`, bytes of the header, and the crc32c of header and checksums."""
 PIECE_NBYTES = 64 << 10
-"""Bytes of a unit that have a checksum of their own."""
+"""Bytes of a unit that have their own checksum."""
 
 SourceRange = tuple[str, int, int]
 """File, relative to the trajectory; offset; bytes."""

@@ -65,7 +65,7 @@ def item_error(label: str, cause: BaseException) -> MdioError:
 class OneAtATime:
     """A block of code for one thread at a time; a second one gets a PlanError.
 
-    A copy of it guards a block of its own.
+    A copy of it guards its own block.
     """
 
     def __init__(self) -> None:
@@ -341,7 +341,7 @@ class Processes(Executor):
     """Worker processes on this machine, forked where the system can.
 
     Forked workers start in milliseconds, since nothing is imported again, and functions defined in
-    a notebook are found in them. Each worker has a pipe of its own to the parent: when one is
+    a notebook are found in them. Each worker has its own pipe to the parent: when one is
     killed, even while it sends a result, the parent sees the end of that pipe at once (a shared
     queue would wait for ever for the rest of the message).
 

@@ -330,7 +330,7 @@ class WorkQueue:
     def items(self, items: Iterable[Item]) -> Iterator[tuple[int, Item]]:
         """Return this rank's items with their numbers; only if the queue `is_usable`.
 
-        Each call has a counter of its own, 0 at first, so that no rank has to wait for another.
+        Each call has its own counter, 0 at first, so that no rank has to wait for another.
         """
         self._n_calls += 1
         return self._items_of_rank(

@@ -1,6 +1,6 @@
 """Uploads: an output appears in a store only when it is complete, though nothing can be renamed.
 
-An output is built on this machine, in a folder of its own below the one for temporary files, and
+An output is built on this machine, in its own folder below the one for temporary files, and
 sent from there: a file as one object, which appears in one step; a folder object by object, some of
 them while others are still being made, and its manifest last, since readers look for that. Objects
 that are sent early are removed here: a file without contents stands for each, so that an output may
