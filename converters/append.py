@@ -28,12 +28,7 @@ from mdio.converters.strategies.conversion import Conversion
 from mdio.converters.strategies.job import Appended, Job
 from mdio.converters.verify import compare_blocks
 from mdio.core.errors import CorruptLayoutError, PlanError, SourceError
-from mdio.core.files.fingerprint import (
-    SourceStates,
-    contents_of,
-    fingerprint,
-    is_unchanged_source,
-)
+from mdio.core.files.fingerprint import SourceStates, contents_of, fingerprint, is_unchanged_source
 from mdio.core.files.locks import State, state_at
 from mdio.core.files.publish import link_target, recover
 from mdio.core.files.store import AnyPath, to_path
@@ -396,10 +391,7 @@ class _AppendPlanner:
         return self._conversion(chain, {}, (source, runs_from_indices(frames)))
 
     def _conversion(
-        self,
-        chain: ChainLayout,
-        sources: Mapping[Layout, Path],
-        origin: Origin,
+        self, chain: ChainLayout, sources: Mapping[Layout, Path], origin: Origin
     ) -> Conversion:
         old, options = self.old, self.options
         info = chain.info.replace(

@@ -431,13 +431,7 @@ def append(
     10
     """
     return convert(
-        sources,
-        out,
-        append=True,
-        workers=workers,
-        executor=executor,
-        progress=progress,
-        **options,
+        sources, out, append=True, workers=workers, executor=executor, progress=progress, **options
     )
 
 

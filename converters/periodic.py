@@ -296,7 +296,7 @@ class TransformedLayout(Layout):
     facts = FormatFacts(
         options=frozenset(
             {"source", "top", "pbc", "center", "fit", "fit_select", "fit_reference", "steps"}
-        ),
+        )
     )
 
     def __init__(
@@ -422,10 +422,7 @@ class TransformedLayout(Layout):
         return steps_for(atoms, fit=fit, selection_notes=notes)
 
     def _prepare_fit(
-        self,
-        steps_for: Callable[[AtomIndices], Steps],
-        atoms: AtomIndices | None,
-        notes: list[str],
+        self, steps_for: Callable[[AtomIndices], Steps], atoms: AtomIndices | None, notes: list[str]
     ) -> Fit:
         """Return the fit; `steps_for(atoms)` returns the steps before it."""
         selection, rotates = self.options["fit_select"], self.fit_mode == ROT_TRANS

@@ -55,10 +55,7 @@ def file_system_for(target: Path, compression: str | None) -> str | None:
 
 
 def packed_shares(
-    view: Layout,
-    groups: Mapping[str, NDArray[np.int64]],
-    storage: Storage,
-    density: float | None,
+    view: Layout, groups: Mapping[str, NDArray[np.int64]], storage: Storage, density: float | None
 ) -> dict[str, PackedShare]:
     """Return the size of integers when packed again, by group, measured on a few middle frames.
 

@@ -421,11 +421,7 @@ class InterleavedRepeats:
                 runs.times.setdefault((workers, cache), []).append(times)
 
     def _time_run(
-        self,
-        runs: CandidateRuns,
-        prepared: Prepared,
-        workers: int,
-        frames: range | None = None,
+        self, runs: CandidateRuns, prepared: Prepared, workers: int, frames: range | None = None
     ) -> dict[str, float]:
         """Run the analysis over frames, by default the sample; return the times of `SampleRun`."""
         frames = runs.frames if frames is None else frames

@@ -224,11 +224,7 @@ class Agreement:
         self._abort_cleanup = abort_cleanup
 
     def reach(
-        self,
-        error: BaseException | None = None,
-        *,
-        number: int = 0,
-        must_end_program: bool = False,
+        self, error: BaseException | None = None, *, number: int = 0, must_end_program: bool = False
     ) -> None:
         """Return on all ranks if none has failed; otherwise raise the same error on all.
 

@@ -18,12 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mdio.core.errors import BlockError, CorruptLayoutError, MdioError, OutputError, SourceError
-from mdio.core.files.journal import (
-    find_unfinished,
-    journal_path,
-    refuse_unfinished,
-    unfinished_in,
-)
+from mdio.core.files.journal import find_unfinished, journal_path, refuse_unfinished, unfinished_in
 from mdio.core.files.locks import (
     TEMPORARY,
     Claim,
