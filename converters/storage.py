@@ -34,7 +34,7 @@ MEMORY_SHARE = 0.25
 STEP_NBYTES = 64 << 10
 """Stripe sizes are multiples of this on all file systems that stripe."""
 LARGE_NBYTES = 1 << 30
-"""Less is often read again at once, and then had better be in the page cache."""
+"""Smaller outputs are often read again at once, which is faster from the page cache."""
 PIECE_FOR_OWNER_NBYTES = 6 << 20
 """Size of a piece for an owner that writes alone: it begins when the first piece arrives."""
 FEW_FRAMES, MANY_FRAMES, SAMPLE_NBYTES = 4, 16, 16 << 20
@@ -84,9 +84,10 @@ def packed_shares(
             source_format = QuantisedFormat(info.precision, "xtc")
             largest = max(bitpack, _bitpacked_nbytes(frames, source_format) / frame_nbytes)
         if largest > MAX_BITPACK_SHARE:
-            more = view.read(begin, min(begin + max_frames, info.n_frames), atoms=atoms).positions
-            chunk = encode_chunk(more, replace(quantised_format, compressor="rigid"))
-            rigid = len(chunk) / len(more) / frame_nbytes
+            end = min(begin + max_frames, info.n_frames)
+            sample = view.read(begin, end, atoms=atoms).positions
+            chunk = encode_chunk(sample, replace(quantised_format, compressor="rigid"))
+            rigid = len(chunk) / len(sample) / frame_nbytes
         shares[name] = PackedShare(bitpack, rigid)
     return shares
 

@@ -310,7 +310,7 @@ def _run_tasks(
             numbers.append(number)
             yield task
 
-    for deaths in itertools.count(1):
+    for n_deaths in itertools.count(1):
         numbers: list[int] = []
         try:
             results = results_of(executor, work, submit(numbers), describe, **options)
@@ -319,7 +319,7 @@ def _run_tasks(
                 del unfinished[numbers[position]]
                 yield numbers[position], result
         except WorkerDiedError:
-            if deaths > MAX_DEATHS:
+            if n_deaths > MAX_DEATHS:
                 raise
             continue
         return

@@ -229,7 +229,7 @@ class MSD(Lagged):
             squares_before[lags.n_frames - lag] + squares_before[-1] - squares_before[lag]
         )
         values = np.maximum(pair_squares - 2 * lags.products(power), 0) / (lags.n_pairs * n_atoms)
-        values[0] *= 0  # without rounding; not a number if a position is none
+        values[0] *= 0  # exactly 0, or NaN if a position is NaN
         return np.asarray(values)
 
     def notes(self, block: FrameBlock) -> tuple[str, ...]:

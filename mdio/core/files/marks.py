@@ -184,7 +184,7 @@ OWN_NAMES = {
     "zarr": r"zarr\.json|h5md|mdio|particles",
     "ensemble": r"zarr\.json|ensemble\.json",
 }
-"""Patterns of the names in an output's folder, by layout; those of trajectories come besides."""
+"""Patterns of the names in an output's folder, by layout, without those of trajectories."""
 
 
 def check_no_foreign_files(folder: Path, names: Iterable[str] | None = None) -> None:
