@@ -32,11 +32,11 @@ from mdio.converters.selection import (
 )
 from mdio.converters.storage import (
     StripeRequest,
-    direct_for,
+    choose_direct,
     file_system_for,
-    for_owner,
     is_written_by_owner,
     packed_shares,
+    plan_for_owner,
 )
 from mdio.converters.strategies.choice import check_options, choose
 from mdio.converters.strategies.conversion import Conversion
@@ -285,10 +285,12 @@ def plan_conversion(
     if repairs is not None:
         plan = plan.replace(**repairs.plan_values)
     if plan.writing.direct is not None and running.mpio is None:
-        plan = plan.replace(direct=direct_for(running.direct, plan, target))
+        plan = plan.replace(direct=choose_direct(running.direct, plan, target))
     if running.mpio is None and is_written_by_owner(plan, target, executor):
         # Where files are written as a whole, they are the pieces.
-        plan = plan.replace(by_owner=True) if writer.facts.writes_files_once else for_owner(plan)
+        plan = (
+            plan.replace(by_owner=True) if writer.facts.writes_files_once else plan_for_owner(plan)
+        )
     job = Job(
         out=target,
         files=[to_path(path) for path in paths],

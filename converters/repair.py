@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from mdio.converters.convert import plan_conversion
-from mdio.converters.opening import in_recorded_order, source_open_options, source_view
+from mdio.converters.opening import sort_as_recorded, source_open_options, source_view
 from mdio.converters.options import ConversionOptions, Progress
 from mdio.converters.selection import open_with_topology
 from mdio.converters.strategies.conversion import Conversion
@@ -239,7 +239,7 @@ def _prepare(
             f"{out}: made by mdio {manifest['mdio_version']}, which kept too few checksums to know "
             "what belongs there; convert its source again"
         )
-    paths = in_recorded_order(damaged, against)
+    paths = sort_as_recorded(damaged, against)
     source = open_with_topology(paths, top, **source_open_options(damaged))
     try:
         view, joined_source = source_view(damaged, source, top)

@@ -100,7 +100,7 @@ def _bitpacked_nbytes(frames: NDArray[np.float32], quantised_format: QuantisedFo
     return (nbytes - len(encode_chunk(frames[:1], quantised_format))) / (len(frames) - 1)
 
 
-def direct_for(requested: str, plan: LayoutPlan, target: Path) -> Direct:
+def choose_direct(requested: str, plan: LayoutPlan, target: Path) -> Direct:
     """Return whether large writes go past the page cache.
 
     With auto, only on a disk of this machine: if the output is large beside the memory, always; if
@@ -131,7 +131,7 @@ def is_written_by_owner(plan: LayoutPlan, target: Path, executor: Executor) -> b
     return several_ranks and plan.n_files == 1 and has_one_writer(file_system_type(target))
 
 
-def for_owner(plan: LayoutPlan) -> LayoutPlan:
+def plan_for_owner(plan: LayoutPlan) -> LayoutPlan:
     """Return `plan` with small pieces, whole chunks, for an owner that alone writes."""
     chunk = max((array.chunk_frames for array in plan.arrays), default=1)
     piece_frames = PIECE_FOR_OWNER_NBYTES * plan.n_frames // max(plan.nbytes, 1)

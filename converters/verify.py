@@ -20,12 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.converters.opening import (
-    by_contents,
-    find_lacking,
-    in_recorded_order,
+    find_missing_frames,
     n_left_out,
     open_damaged,
+    paths_by_contents,
     recorded_files,
+    sort_as_recorded,
     source_open_options,
     source_view,
     with_own_frames,
@@ -298,15 +298,15 @@ class Checks:
             result.units = sum(self.n_units)
             if view is None and against is not None:
                 source_files = path_list(against)
-                files = in_recorded_order(layout, source_files)
+                files = sort_as_recorded(layout, source_files)
                 options = source_open_options(layout)
                 if overlap is not None:
                     options["overlap"] = overlap
                 source = open_with_topology(files, top, **options)
                 self.source_alone, _ = source_view(layout, source, top)
-                recorded = by_contents(files)
+                recorded = paths_by_contents(files)
                 for file in source_files:
-                    if file not in files and not recorded.keys() & by_contents([file]).keys():
+                    if file not in files and not recorded.keys() & paths_by_contents([file]).keys():
                         result.add(
                             f"{file}: {layout.path} was made from the other files; leave it out, "
                             f"or add its frames (mdio append {file} {layout.path})"
@@ -316,7 +316,7 @@ class Checks:
             if self.source is not None:
                 self._compare_shapes(layout, self.source)
             if view is None and against is not None:
-                for problem in find_lacking(layout, source):
+                for problem in find_missing_frames(layout, source):
                     result.add(problem)
         except BaseException:
             self.close()
@@ -569,7 +569,7 @@ def verify(
         decoded.
     against
         The source (or several files), whose frames and atoms are chosen by the manifest of `out`.
-        Of an ensemble, the sources of all its trajectories, in any order.
+        For an ensemble, the sources of all its trajectories, in any order.
     overlap
         How several files of `against` are joined, as for `mdio.convert`; None = as the manifest of
         `out` says, if it has one.
@@ -659,7 +659,7 @@ def _verify_members(
     """Verify the trajectories of an ensemble, each with those files that it was made from."""
     result = VerifyResult()
     path_of = executor.from_owner(
-        lambda: by_contents([] if against is None else path_list(against))
+        lambda: paths_by_contents([] if against is None else path_list(against))
     )
     for label, out in outs.items():
         files = executor.from_owner(partial(_files_of, out, path_of)) if path_of else []

@@ -31,7 +31,7 @@ MIN_NEAR_JUMPS = 2
 """After this many of these in a row, behind a longer jump, a run is read: random frames are
 sometimes near each other, and a run costs as much as many of them."""
 MIN_LONG_RUN_FRAMES = 8
-"""Of a run of at least this many frames, the last to be used is copied, so that the run's buffer is
+"""The last frame to be used of a run of at least this many is copied, so that the run's buffer is
 free for the next run while it is still in a processor's cache."""
 N_BUFFERS = 2
 """One that the caller still uses, and one that it gets next."""
@@ -80,7 +80,7 @@ class FrameCache:
         self._jump_frames = (
             self._unit_frames if decodes_chunks and unit_nbytes <= MAX_UNIT_NBYTES else 1
         )
-        # Of uncompressed chunks, any frames can be read.
+        # Any frames of uncompressed chunks can be read.
         if unit_nbytes > (MAX_UNIT_NBYTES if self._is_compressed else RUN_NBYTES):
             self._unit_frames = 1
             unit_nbytes = info.frame_nbytes

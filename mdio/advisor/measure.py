@@ -77,7 +77,7 @@ from mdio.layouts.striping.file_systems import get_stripe
 from mdio.parallel.executors import available_cores, pool_or_serial
 
 PREFIX = ".mdio-advise-"
-"""Of the names of temporary folders."""
+"""Prefix of the names of temporary folders."""
 MIN_SLOPE = 0.6
 """Least seconds of a frame, as a share of the mean: at most the remainder is attributed to fixed
 costs, since the difference of two noisy times is unreliable."""

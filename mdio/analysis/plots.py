@@ -229,7 +229,7 @@ def draw(result: Any, ax: Axes) -> None:
     ):
         ax.set_xticks(x, result.row_labels)
     has_many_columns = bool(result.quantity) and rows.shape[1] > MAX_LINES_NAMED
-    # Of an ensemble with many lines, those of one trajectory have one colour and one name.
+    # With many lines, those of one trajectory of an ensemble have one colour and one name.
     one_name_each = result.label is not None and len(result.runs) * rows.shape[1] > MAX_LINES_NAMED
     first_lines = []
     for number, run in enumerate(result.runs):

@@ -307,8 +307,8 @@ def run_conversion(
             _print_notes_on_values(args.command, result.plan.notes)
         else:
             if print_summary is None or result.found_complete:
-                n_kept = None if conversion.appended is None else conversion.n_reused
-                print_summary = partial(_print_summary, n_kept=n_kept)
+                n_existing = None if conversion.appended is None else conversion.n_reused
+                print_summary = partial(_print_summary, n_existing=n_existing)
             print_summary(result)
             if verification is not None and verification.ok:
                 added = "added " if conversion.appended is not None else ""
@@ -335,17 +335,17 @@ def _verify(args: argparse.Namespace, conversion: Conversion, executor: Executor
             conversion.close()
 
 
-def _print_summary(result: ConvertResult, n_kept: int | None = None) -> None:
-    """Print a line, and notes; `n_kept`: frames that stayed as they were when some were added."""
+def _print_summary(result: ConvertResult, n_existing: int | None = None) -> None:
+    """Print a line, and notes; `n_existing`: frames that were there already, if some were added."""
     if result.found_complete:
         print(f"{result.out}: already complete, nothing was written")
         for note in result.plan.notes:
             print(f"  note: {note}")
         return
     size = human_nbytes(result.nbytes_out)
-    n_written = result.n_frames - (n_kept or 0)
+    n_written = result.n_frames - (n_existing or 0)
     sizes = f"{human_nbytes(result.nbytes_in)} -> {size}"
-    if n_kept is not None:
+    if n_existing is not None:
         sizes = f"{n_written:,} of them written, {size}"
     n_new = n_written - result.resumed_frames
     rate = f"{n_new / max(result.seconds, 1e-9):,.0f} frames/s, " if n_new else ""

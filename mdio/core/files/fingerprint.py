@@ -100,7 +100,7 @@ class SourceStates:
 def file_state(path: Path, nbytes: int | None = None, skipped: int = 0) -> dict[str, int]:
     """Return ``nbytes``, ``inode``, ``mtime_ns``, ``crc32c_head`` and ``crc32c_tail`` of a file.
 
-    Of a folder, those of its manifest. `nbytes`: of a file that may grow, compare only this many
+    For a folder, those of its manifest. `nbytes`: of a file that may grow, compare only this many
     bytes from its beginning. `skipped`: bytes at the beginning that may change.
     """
     file_path = identifying_file(path.absolute())

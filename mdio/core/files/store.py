@@ -208,7 +208,7 @@ class Disk:
         folder = f"{os.path.realpath(path).rstrip('/')}/"
         type_name, depth = "unknown", -1
         for _, point, kind in mounts():
-            # Of two mounts on one point, the later one hides the earlier one.
+            # A later mount on the same point hides the earlier one.
             if folder.startswith(point) and len(point) >= depth:
                 type_name, depth = kind, len(point)
         return type_name

@@ -287,7 +287,7 @@ class WrittenFile:
         return self
 
     def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
-        # After an error in the block, another one in closing is of no use.
+        # An error in closing must not replace one in the block.
         with nullcontext() if error_type is None else suppress(OSError):
             self.close()
 

@@ -7,7 +7,7 @@ from atom to atom, x = (a x b) . (b x c) and y = |b| a . (b x c) are the cosine 
 one common factor (Blondel & Karplus 1996,
 10.1002/(SICI)1096-987X(19960715)17:9<1132::AID-JCC5>3.0.CO;2-T, with the sign of IUPAC).
 
-Of periodic cells: which atoms are near others across a boundary, and which molecules it cuts.
+For periodic cells: which atoms are near others across a boundary, and which molecules it cuts.
 
 Arguments: `positions` and `src`, (F, A, 3) float32, of which frames may lie anywhere, in one unit
 with all else; `planar`, (F, 3, A) float32, contiguous along the atoms, of which frames and axes may

@@ -196,7 +196,7 @@ class Upload:
                         raise OutputError(f"{error}; {outcome}") from error
                     error.add_note(outcome)
                     raise
-                # Of an output that is continued, some objects are in the store only.
+                # Some objects of a continued output are only in the store.
                 is_complete = is_complete and not self.continues
                 if is_complete and isinstance(error, OutputError):
                     raise OutputError(
