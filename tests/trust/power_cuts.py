@@ -22,7 +22,7 @@ from pathlib import Path
 import kills
 import shim
 
-from mdio.core.files import replacing, locks
+from mdio.core.files import locks, replacing
 
 SECTOR_NBYTES = 512
 OLD, NEW, LATER = 10, 20, 12
