@@ -259,7 +259,7 @@ class BlockWork:
         else:
             next_reads = ((frame, frame + 1) for frame in block)
         self.layout.prefetch(next_reads, self.prepared.atoms)
-        slowest: range | None = None
+        slowest_run: range | None = None
         for run in runs:
             raise_received_signal()
             watch.lap()
@@ -268,7 +268,7 @@ class BlockWork:
             read_s = watch.lap()
             timing.t_io_s += read_s
             if read_s > timing.slowest_read_s:
-                timing.slowest_read_s, slowest = read_s, run
+                timing.slowest_read_s, slowest_run = read_s, run
             timing.nbytes_source += reads.nbytes_source - source_nbytes
             timing.nbytes_cache += reads.nbytes_cache - cache_nbytes
             times[n_done : n_done + len(run)] = frames.time  # before a kernel may change them
@@ -282,11 +282,12 @@ class BlockWork:
             if self._on_read is not None:
                 self._on_read(len(run), frames.nbytes)
         timing.notes = cache_notes(self.layout)
-        if slowest is not None:  # not if all bytes came from the node's cache: that opens no file
+        if slowest_run is not None:  # if all bytes came from the node's cache, no file is opened
             from_source = timing.nbytes_source or not timing.nbytes_cache
-            first, atoms = slowest[0], self.prepared.atoms
+            first, atoms = slowest_run[0], self.prepared.atoms
             ranges = self.layout.byte_ranges(first, first + 1, atoms) if from_source else ()
-            timing.slowest_file = str(next((one.file.path for one in ranges), self.layout.path))
+            paths = (byte_range.file.path for byte_range in ranges)
+            timing.slowest_file = str(next(paths, self.layout.path))
         timing.t_end_loop_s = watch.lap()
         timing.t_all_frame_s = loop.lap()
         timing.t_block_s = block_watch.lap()
