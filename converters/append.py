@@ -28,15 +28,10 @@ from mdio.converters.strategies.conversion import Conversion
 from mdio.converters.strategies.job import Appended, Job
 from mdio.converters.verify import compare_blocks
 from mdio.core.errors import CorruptLayoutError, PlanError, SourceError
-from mdio.core.files.fingerprint import (
-    SourceStates,
-    contents_of,
-    fingerprint,
-    is_unchanged_source,
-)
-from mdio.core.files.publish import link_target, settle
+from mdio.core.files.fingerprint import SourceStates, contents_of, fingerprint, is_unchanged_source
+from mdio.core.files.locks import State, state_at
+from mdio.core.files.publish import link_target, recover
 from mdio.core.files.store import AnyPath, to_path
-from mdio.core.files.turns import State, state_at
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.signals import terminations_raised
 from mdio.core.words import list_text, number_text, plural
@@ -284,7 +279,7 @@ def prepare_append(
                 "frames, convert all sources together again"
             )
     out = link_target(out)
-    settle(out)
+    recover(out)
     former_state = state_at(out)
     old = open_layout(out, verify=options.sources.verify)
     try:
@@ -346,11 +341,11 @@ class _AppendPlanner:
         self.adds_by_number = options.selection.start is not None
         """Whether the frames to add are chosen by number, as in a file that is followed."""
         source = self.manifest["source"]
-        is_of_file = "path" in source
-        self.by_program = np.full(old.info.n_frames, not is_of_file)
-        """For each frame of the output, whether a program wrote it, so that no file has it."""
+        has_files = "path" in source
+        self.by_program = np.full(old.info.n_frames, not has_files)
+        """For each frame of the output, whether a program wrote it: then no file has it."""
         self.by_program[indices_from_runs(source.get("by_program", []))] = True
-        self.old_frames = indices_from_runs(self.manifest["frames"] if is_of_file else [])
+        self.old_frames = indices_from_runs(self.manifest["frames"] if has_files else [])
         """Numbers, in the source, of the output's frames that no program wrote."""
         strides = [step for *_, step in self.manifest["frames"]] or [1]
         dt_ps = float(self.manifest["dt_ps"])
@@ -363,7 +358,7 @@ class _AppendPlanner:
         """Plan an output of the frames that are there and those of the files."""
         old = self.old
         sources = {self.open_source(path): path for path in self.files}
-        # In a store, the output is watched as the files are; on disk, its state tells of changes.
+        # In a store, the output is watched as the files are; on disk, its state shows changes.
         read_paths = [*self.files, *[old.path] * (self.former_state is None)]
         # A source may still be growing: only its whole frames are added.
         may_grow = self.options.running.growing or any(source.info.lost for source in sources)
@@ -396,10 +391,7 @@ class _AppendPlanner:
         return self._conversion(chain, {}, (source, runs_from_indices(frames)))
 
     def _conversion(
-        self,
-        chain: ChainLayout,
-        sources: Mapping[Layout, Path],
-        origin: Origin,
+        self, chain: ChainLayout, sources: Mapping[Layout, Path], origin: Origin
     ) -> Conversion:
         old, options = self.old, self.options
         info = chain.info.replace(
@@ -538,9 +530,9 @@ class _AppendPlanner:
                     f"{self.old.path} was made with --pbc nojump, which follows atoms from the "
                     "first frame on; convert all files together again"
                 )
-            fits = "fit" in transform_options
-            is_by_file = fits and isinstance(transform_options["fit_reference"], str)
-            if fits and not is_by_file and not self.adds_by_number:
+            has_fit = "fit" in transform_options
+            fits_to_file = has_fit and isinstance(transform_options["fit_reference"], str)
+            if has_fit and not fits_to_file and not self.adds_by_number:
                 raise PlanError(
                     f"{self.old.path} was made with --fit to a frame of its source; convert all "
                     "files together again, or name a file with --fit-reference from the beginning"
@@ -550,8 +542,8 @@ class _AppendPlanner:
             )
         frames: Any = None
         if self.adds_by_number:
-            chosen = options.selection
-            frames = range(info.n_frames)[chosen.start : chosen.stop : chosen.step]
+            selection = options.selection
+            frames = range(info.n_frames)[selection.start : selection.stop : selection.step]
         elif self.stride_ps:
             dt_ps, first_ps = self.stride_ps, self.old.info.time_first_ps
             steps = np.ceil((info.time_first_ps - first_ps) / dt_ps - 1e-3)

@@ -32,11 +32,11 @@ from mdio.converters.selection import (
 )
 from mdio.converters.storage import (
     StripeRequest,
-    direct_for,
+    choose_direct,
     file_system_for,
-    for_owner,
     is_written_by_owner,
     packed_shares,
+    plan_for_owner,
 )
 from mdio.converters.strategies.choice import check_options, choose
 from mdio.converters.strategies.conversion import Conversion
@@ -50,8 +50,8 @@ from mdio.converters.strategies.structure import (
 )
 from mdio.core.errors import PlanError
 from mdio.core.files.fingerprint import SourceStates
+from mdio.core.files.locks import State
 from mdio.core.files.store import AnyPath, Paths, path_list, to_path
-from mdio.core.files.turns import State
 from mdio.core.frames import TrajectoryInfo
 from mdio.core.options import takes_options
 from mdio.core.words import list_text, plural, runs_text
@@ -226,7 +226,7 @@ def plan_conversion(
     if selection.dt_ps is not None:
         notes += filter(None, [note_on_dt(source.info, view.info, selection.dt_ps)])
     notes = list(dict.fromkeys([*notes, *step_notes, *choice.notes]))
-    stretches = source.stretches if unreadable else ()
+    stretches = source.unreadable_stretches if unreadable else ()
     if unreadable:
         single_frames = np.setdiff1d(
             indices_from_runs(unreadable), [stretch.frame for stretch in stretches]
@@ -278,17 +278,19 @@ def plan_conversion(
         )
     plan = plan.replace(notes=(*plan.notes, *notes), source_density=source.info.density)
     shares = filter(None, packed.get(FULL_SYSTEM, ()))
-    min_share = min(shares, default=0.0) / 2  # a few frames tell little of the others
+    min_share = min(shares, default=0.0) / 2  # a few frames say little about the others
     if plan.container is not None and plan.keeps_integers:
         is_whole = choice.atoms is None and plan.n_frames == source.info.n_frames
         min_share = 1.0 if is_whole and len(paths) == 1 else 0.5  # several may overlap
     if repairs is not None:
         plan = plan.replace(**repairs.plan_values)
     if plan.writing.direct is not None and running.mpio is None:
-        plan = plan.replace(direct=direct_for(running.direct, plan, target))
+        plan = plan.replace(direct=choose_direct(running.direct, plan, target))
     if running.mpio is None and is_written_by_owner(plan, target, executor):
         # Where files are written as a whole, they are the pieces.
-        plan = plan.replace(by_owner=True) if writer.facts.writes_files_once else for_owner(plan)
+        plan = (
+            plan.replace(by_owner=True) if writer.facts.writes_files_once else plan_for_owner(plan)
+        )
     job = Job(
         out=target,
         files=[to_path(path) for path in paths],
@@ -304,7 +306,7 @@ def plan_conversion(
         topology=topology,
         repairs=repairs,
         former_state=former_state,
-        stretches=stretches,
+        unreadable_stretches=stretches,
         min_nbytes=min_share * (source.info.density or 0.0) * plan.n_frames * plan.n_atoms,
     )
     return choose(job)
@@ -415,8 +417,8 @@ def append(
     SourceError
         A source is damaged, has other atoms, or adds nothing.
     PlanError
-        `out` is none of these layouts, or was made by a version of mdio to whose outputs nothing
-        can be added.
+        `out` has another layout, or was made by a version of mdio to whose outputs nothing can be
+        added.
     OutputError
         The new output cannot be written.
 
@@ -431,13 +433,7 @@ def append(
     10
     """
     return convert(
-        sources,
-        out,
-        append=True,
-        workers=workers,
-        executor=executor,
-        progress=progress,
-        **options,
+        sources, out, append=True, workers=workers, executor=executor, progress=progress, **options
     )
 
 

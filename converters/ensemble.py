@@ -38,7 +38,7 @@ from mdio.parallel.executors import (
     Executor,
     Serial,
     choose_executor,
-    replicas_fill,
+    has_enough_replicas,
     results_of,
 )
 
@@ -57,7 +57,7 @@ def convert_ensemble(
     progress: Progress | None = None,
     **options: Any,
 ) -> dict[str, ConvertResult]:
-    """Convert several trajectories of one system into one output, each in a group of its own.
+    """Convert several trajectories of one system into one output, each in its own group.
 
     Parameters
     ----------
@@ -185,7 +185,10 @@ def convert_ensemble(
                 f"files: {out} has {n_files:,}; where their number is limited, {h5md} would have "
                 f"{len(sources) + 1:,} (add --compression small)"
             ]
-        return {label: _rename(results[label], path, notes) for label, path in final_paths.items()}
+        return {
+            label: _with_final_name(results[label], path, notes)
+            for label, path in final_paths.items()
+        }
 
     with stack:
         members, mode = executor.from_owner(begin)
@@ -193,7 +196,7 @@ def convert_ensemble(
         return executor.from_owner(end)
 
 
-def _rename(result: ConvertResult, path: Path, notes: Sequence[str]) -> ConvertResult:
+def _with_final_name(result: ConvertResult, path: Path, notes: Sequence[str]) -> ConvertResult:
     """Return the result of a conversion whose output is now called `path`, with more notes."""
     topologies = tuple(str(path.with_name(Path(top).name)) for top in result.topologies)
     plan = result.plan.replace(notes=(*result.notes, *notes))
@@ -254,11 +257,13 @@ def _convert_each(
     `on_converted`: called by the owner with each label and result.
     """
     results: dict[str, ConvertResult] = {}
-    are_ranks, n_members = executor.ranks is not None, len(members)
-    one_worker_each = are_ranks and n_members >= REPLICAS_PER_WORKER * executor.n_workers
-    one_worker_each = one_worker_each or replicas_fill(executor, n_members, [options.get("top")])
+    uses_mpi, n_members = executor.ranks is not None, len(members)
+    one_worker_each = uses_mpi and n_members >= REPLICAS_PER_WORKER * executor.n_workers
+    one_worker_each = one_worker_each or has_enough_replicas(
+        executor, n_members, [options.get("top")]
+    )
     one_worker_each = one_worker_each and options.get("mpio") is None
-    n_first = n_members if not one_worker_each else 0 if are_ranks else 1
+    n_first = n_members if not one_worker_each else 0 if uses_mpi else 1
     first_executor = Serial() if one_worker_each else executor
     for label, paths, out in members[:n_first]:
         result = convert(paths, out, executor=first_executor, progress=progress, **options)
@@ -292,7 +297,7 @@ def convert_members(
     progress: Progress | None = None,
     **options: Any,
 ) -> dict[str, ConvertResult]:
-    """Convert each trajectory of an ensemble into an output of its own.
+    """Convert each trajectory of an ensemble into its own output.
 
     Parameters
     ----------

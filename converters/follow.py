@@ -22,9 +22,9 @@ from mdio.converters.options import (
 )
 from mdio.converters.selection import open_with_topology
 from mdio.core.errors import PlanError, SourceError, UnknownLayoutError
+from mdio.core.files.locks import concurrent_change_error
 from mdio.core.files.publish import link_target
 from mdio.core.files.store import COPY_IT, AnyPath, need_disk, to_path
-from mdio.core.files.turns import concurrent_change_error
 from mdio.core.options import takes_options
 from mdio.layouts.backend import plan_fields
 from mdio.layouts.continuation import open_continuation

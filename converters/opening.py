@@ -45,19 +45,19 @@ def source_open_options(layout: Layout) -> dict[str, Any]:
     return options
 
 
-def in_recorded_order(layout: Layout, files: Paths) -> list[AnyPath]:
+def sort_as_recorded(layout: Layout, files: Paths) -> list[AnyPath]:
     """Return those of `files` that the manifest records, in its order; all if one is missing."""
     paths = path_list(files)
-    return paths if len(paths) < 2 else recorded_files(layout, by_contents(paths)) or paths
+    return paths if len(paths) < 2 else recorded_files(layout, paths_by_contents(paths)) or paths
 
 
-def by_contents(paths: list[AnyPath]) -> dict[str, AnyPath]:
+def paths_by_contents(paths: list[AnyPath]) -> dict[str, AnyPath]:
     """Return files by their contents, as manifests record them."""
     return {str(contents_of(fingerprint(path))): path for path in paths}
 
 
 def recorded_files(layout: Layout, path_of: dict[str, AnyPath]) -> list[AnyPath]:
-    """Return the files of the source among those of `by_contents`; none where one is missing."""
+    """Return the source's files among `paths_by_contents`; none where one is missing."""
     source = (layout.manifest or {}).get("source", {})
     recorded = [str(contents_of(record)) for record in source.get("files", [source])]
     if set(recorded) <= path_of.keys():
@@ -79,7 +79,7 @@ def open_damaged(path: str | PathLike[str]) -> Layout:
 
 
 @contextmanager
-def salvage_offered(salvage: bool) -> Iterator[None]:
+def suggesting_salvage(salvage: bool) -> Iterator[None]:
     """Add to the error of a damaged source that ``salvage`` reads the rest, unless it is set."""
     try:
         yield
@@ -146,12 +146,12 @@ def n_left_out(layout: Layout) -> int:
     return int(source["n_frames"] - n_stored - n_unreadable)
 
 
-def find_lacking(layout: Layout, source: Layout) -> Iterator[str]:
+def find_missing_frames(layout: Layout, source: Layout) -> Iterator[str]:
     """Yield a message for each file that has changed, with frames that `layout` should have.
 
-    What the output lacks of unchanged files was left out by choice. Of others, it lacks frames with
-    times, or steps, that it does not have; if its frames were chosen, only those behind its last
-    one; if the choice ended before the source did, none.
+    What the output lacks of unchanged files was left out by choice. From other files it lacks the
+    frames with times, or steps, that it does not have; if its frames were chosen, only those behind
+    its last one; if the choice ended before the source did, none.
     """
     manifest = layout.manifest
     if manifest is None:
@@ -195,7 +195,6 @@ def _atoms_of(manifest: Mapping[str, Any]) -> NDArray[np.int64] | None:
 def _transformed(
     manifest: Mapping[str, Any], source: Layout, top: str | PathLike[str] | None
 ) -> Layout:
-    """Return a source with its frames transformed as by the conversion."""
     options = manifest["source"].get("transformed")
     if options is None:
         return source
@@ -204,7 +203,7 @@ def _transformed(
     return layout
 
 
-def by_program(layout: Layout) -> NDArray[np.int64]:
+def program_frames(layout: Layout) -> NDArray[np.int64]:
     """Return the numbers of frames that a program wrote, and no file of the source has."""
     source = (layout.manifest or {}).get("source", {})
     return indices_from_runs(source.get("by_program", []))
@@ -213,7 +212,7 @@ def by_program(layout: Layout) -> NDArray[np.int64]:
 def with_own_frames(layout: Layout, view: ViewLayout) -> ViewLayout:
     """Return a `source_view` with all frames of `layout`: its own where a program wrote them."""
     is_own = np.zeros(layout.info.n_frames, np.int64)
-    is_own[by_program(layout)] = 1
+    is_own[program_frames(layout)] = 1
     if not is_own.any():
         return view
     frames = np.where(is_own, np.arange(len(is_own)), np.cumsum(1 - is_own) - 1)
@@ -231,7 +230,7 @@ def _match(layout: Layout, source: ViewLayout, key: str) -> NDArray[np.int64]:
     source_keys = read_frame_keys(source).of(key)
     order = np.argsort(source_keys, kind="stable")
     source_keys = source_keys[order]
-    numbers = np.setdiff1d(np.arange(layout.info.n_frames), by_program(layout))
+    numbers = np.setdiff1d(np.arange(layout.info.n_frames), program_frames(layout))
     try:
         keys = read_frame_keys(layout).of(key)[numbers]
     except CorruptLayoutError:  # a damaged segment; most likely it had the last of equal ones
@@ -239,12 +238,12 @@ def _match(layout: Layout, source: ViewLayout, key: str) -> NDArray[np.int64]:
         if len(frames) != len(numbers):
             raise
         return frames
-    slack = np.zeros(len(keys))
+    tolerance = np.zeros(len(keys))
     if key == "ps":
         spacing = np.diff(keys).min(initial=np.inf)
-        slack = np.minimum(ROUNDING * np.abs(keys), spacing / 4)
-    begin = np.searchsorted(source_keys, keys - slack)
-    end = np.searchsorted(source_keys, keys + slack, "right")
+        tolerance = np.minimum(ROUNDING * np.abs(keys), spacing / 4)
+    begin = np.searchsorted(source_keys, keys - tolerance)
+    end = np.searchsorted(source_keys, keys + tolerance, "right")
     if (begin == end).any():
         lacking = keys[begin == end][0]
         text = f"{number_text(lacking)} ps" if key == "ps" else f"step {int(lacking):,}"

@@ -144,16 +144,16 @@ def plan_steps(
         is_bound = (parents >= 0) & is_read[order]
         bonds = np.ascontiguousarray(index_in_read[[order[is_bound], parents[is_bound]]].T)
         notes.append(f"{plural(int(is_read.sum()) - len(bonds), 'molecule')} made whole")
-        to_wrap = is_read
+        is_wrapped = is_read
         if pbc == "cluster":
             in_cluster = np.isin(labels, labels[cluster_atoms])
-            to_wrap = is_read & ~in_cluster
+            is_wrapped = is_read & ~in_cluster
             cluster = _molecules(
                 all_atoms, labels, order[in_cluster[order]], index_in_read, by_mass=False
             )
             notes.append(f"{plural(len(cluster[1]) - 1, 'molecule')} brought together")
-        if (pbc == "mol" or centre_atoms is not None) and to_wrap.any():
-            wrapped = _molecules(all_atoms, labels, order[to_wrap[order]], index_in_read)
+        if (pbc == "mol" or centre_atoms is not None) and is_wrapped.any():
+            wrapped = _molecules(all_atoms, labels, order[is_wrapped[order]], index_in_read)
             notes.append(f"{len(wrapped[1]) - 1:,} put into the box by their centres")
     else:
         index_in_read = np.cumsum(is_read) - 1
@@ -195,7 +195,7 @@ def plan_steps(
 def _select(
     load_universe: Callable[[], Any], n_atoms: int, selection: str, option: str, notes: list[str]
 ) -> NDArray[np.int64]:
-    """Return the atoms of a selection; `notes` gets those on it. Raises PlanError: none."""
+    """Return the atoms of a selection, and add notes on it; raises PlanError if there are none."""
     indices = select_stored(Topology(n_atoms, {}), selection)  # by number, without a topology
     if indices is None:
         from mdio.layouts.foreign.universe import select_by_mdanalysis
@@ -209,15 +209,15 @@ def _select(
 def _find_bonds(
     atoms: Any, pbc: str | None, topology_name: Any, group: str | None
 ) -> NDArray[np.int64]:
-    """Return the bonds of atoms, (n, 2), and of virtual sites; raises PlanError: none."""
+    """Return the bonds of atoms, (n, 2), and of virtual sites; raises PlanError if none."""
     bonds = getattr(atoms, "bonds", None)
     if bonds is None or not len(bonds):
-        way_out = "give one that has them with -s/--top (TPR, PSF, PRMTOP, a PDB with CONECT)"
+        advice = "give one that has them with -s/--top (TPR, PSF, PRMTOP, a PDB with CONECT)"
         if group is not None:  # no topology has bonds between its C-alpha atoms
             topology_name = f"{topology_name} of the group {group} alone"
-            way_out = "read all atoms: select those of the group with --select in place of --group"
+            advice = "read all atoms: select those of the group with --select in place of --group"
         raise PlanError(
-            f"--pbc {pbc} needs bonds, and the topology {topology_name} has none; {way_out}, or "
+            f"--pbc {pbc} needs bonds, and the topology {topology_name} has none; {advice}, or "
             "take --pbc atom or nojump"
         )
     pairs = np.asarray(bonds.to_indices(), np.int64)
@@ -256,7 +256,6 @@ RUN_NBYTES = 16 << 20
 MIN_ROTATION_ATOMS = 3
 """Fewest atoms that define a rotation."""
 FIRST_FRAMES = 3
-"""The first frames of a sample."""
 SAMPLE_FRAMES = 8
 """Frames of a sample that are spread over the whole trajectory."""
 
@@ -297,7 +296,7 @@ class TransformedLayout(Layout):
     facts = FormatFacts(
         options=frozenset(
             {"source", "top", "pbc", "center", "fit", "fit_select", "fit_reference", "steps"}
-        ),
+        )
     )
 
     def __init__(
@@ -423,10 +422,7 @@ class TransformedLayout(Layout):
         return steps_for(atoms, fit=fit, selection_notes=notes)
 
     def _prepare_fit(
-        self,
-        steps_for: Callable[[AtomIndices], Steps],
-        atoms: AtomIndices | None,
-        notes: list[str],
+        self, steps_for: Callable[[AtomIndices], Steps], atoms: AtomIndices | None, notes: list[str]
     ) -> Fit:
         """Return the fit; `steps_for(atoms)` returns the steps before it."""
         selection, rotates = self.options["fit_select"], self.fit_mode == ROT_TRANS
@@ -442,9 +438,9 @@ class TransformedLayout(Layout):
             )
         reference_option = self.options["fit_reference"]
         if isinstance(reference_option, str):
-            frame = self._reference_in(reference_option, fitted, atoms, notes)
+            frame = self._reference_from_file(reference_option, fitted, atoms, notes)
         else:
-            frame = self._reference_at(reference_option or 0, steps_for(fitted))
+            frame = self._reference_from_frame(reference_option or 0, steps_for(fitted))
         reference = frame.positions[0].astype(np.float64)
         if not np.isfinite(reference).all():
             raise PlanError(
@@ -453,7 +449,7 @@ class TransformedLayout(Layout):
             )
         return Fit(fitted, reference, rotates, frame.box[0].copy())
 
-    def _reference_at(self, frame: int, steps: Steps) -> FrameBlock:
+    def _reference_from_frame(self, frame: int, steps: Steps) -> FrameBlock:
         """Return the atoms of `steps` in a frame before the fit."""
         n_frames = self.source.info.n_frames
         if not -n_frames <= frame < n_frames:
@@ -465,7 +461,7 @@ class TransformedLayout(Layout):
         self._crossings = None  # of other atoms
         return block if steps.output_in_read is None else block.take(steps.output_in_read)
 
-    def _reference_in(
+    def _reference_from_file(
         self, file: str, fitted: AtomIndices, kept: AtomIndices | None, notes: list[str]
     ) -> FrameBlock:
         """Return the fitted atoms in the first frame of a file.
@@ -734,7 +730,7 @@ def notes_on_cut(
             n_cut = f"{len(cut_frames)} of the {plural(len(sample), 'frame')} looked at"
             notes.append(
                 f"the box cuts the {plural(len(atoms), 'atom')} that are {use} in {n_cut} "
-                f"({runs_text(runs_from_indices(cut_frames), MAX_RUNS)}): {effect}; {cut.remedy}"
+                f"({runs_text(runs_from_indices(cut_frames), MAX_RUNS)}): {effect}; {cut.advice}"
             )
 
     is_whole, is_file = pbc in NEED_BONDS, isinstance(reference_option, str)
@@ -748,10 +744,10 @@ def notes_on_cut(
         reference = FrameBlock.empty(1, len(fit.atoms))
         reference.positions[0], reference.box[0] = fit.reference, fit.box
         if cut is not None and len(cut.frames(reference)):
-            way_out = f"make molecules whole in {reference_option}" if is_file else cut.remedy
+            advice = f"make molecules whole in {reference_option}" if is_file else cut.advice
             notes.append(
                 f"the box cuts the {plural(len(fit.atoms), 'atom')} that are fitted in the "
-                f"reference, so that all frames are laid on it wrongly; {way_out}"
+                f"reference, so that all frames are laid on it wrongly; {advice}"
             )
         if not is_whole and (cut := cut_molecules(fit.atoms, was_rotated=was_rotated)):
             effect = "such frames are laid on the reference wrongly"

@@ -14,16 +14,16 @@ from typing import Any
 import numpy as np
 
 from mdio.converters.convert import plan_conversion
-from mdio.converters.opening import in_recorded_order, source_open_options, source_view
+from mdio.converters.opening import sort_as_recorded, source_open_options, source_view
 from mdio.converters.options import ConversionOptions, Progress
 from mdio.converters.selection import open_with_topology
 from mdio.converters.strategies.conversion import Conversion
 from mdio.converters.strategies.job import SUMS, Repairs
 from mdio.converters.strategies.resuming import STRIPE
 from mdio.core.errors import CorruptLayoutError, MdioError, SourceError
-from mdio.core.files.publish import link_target, settle
+from mdio.core.files.locks import State, state_at
+from mdio.core.files.publish import link_target, recover
 from mdio.core.files.store import AnyPath, Paths
-from mdio.core.files.turns import State, state_at
 from mdio.core.stalls import is_mount_gone
 from mdio.layouts.backend import plan_fields
 from mdio.layouts.base import Layout
@@ -78,7 +78,7 @@ def repair(
 
     All of the output is checked. What is whole is linked or copied as it lies on disk (shards in a
     store stay where they are), the rest is converted again, with the frames, atoms and options that
-    the manifest tells; then the repaired output takes the place of the damaged one in one step. It
+    the manifest records; then the repaired output replaces the damaged one in one step. It
     keeps its uuid, and its manifest notes the repair.
 
     Parameters
@@ -123,7 +123,7 @@ def repair(
     """
     out = link_target(out)
     if against is not None:
-        settle(out)
+        recover(out)
     former_state = state_at(out)
     result, bad_units = _check(out)
     if not result.bad:
@@ -239,7 +239,7 @@ def _prepare(
             f"{out}: made by mdio {manifest['mdio_version']}, which kept too few checksums to know "
             "what belongs there; convert its source again"
         )
-    paths = in_recorded_order(damaged, against)
+    paths = sort_as_recorded(damaged, against)
     source = open_with_topology(paths, top, **source_open_options(damaged))
     try:
         view, joined_source = source_view(damaged, source, top)

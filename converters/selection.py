@@ -217,7 +217,6 @@ class AtomChoice:
     groups: dict[str, NDArray[np.int64]]
     """By name, indices into the atoms to keep."""
     source_topology: Topology | None = None
-    """The topology that the source holds."""
     notes: tuple[str, ...] = ()
     """Notes on guessed attributes of atoms, and on topologies that differ."""
 
@@ -310,8 +309,8 @@ def choose_atoms(
     all_atoms = np.arange(n_atoms, dtype=np.int64)
     selected = None if select is None else select_atoms(select, all_atoms, "--select")
     atoms = all_atoms if selected is None else selected
-    index_in_kept = np.full(source.info.n_atoms, -1, dtype=np.int64)
-    index_in_kept[atoms] = np.arange(len(atoms))
+    output_indices = np.full(source.info.n_atoms, -1, dtype=np.int64)
+    output_indices[atoms] = np.arange(len(atoms))
     group_indices = {}
     for name, selection in groups.items():
         letters = name.replace("_", "").replace("-", "") if isinstance(name, str) else ""
@@ -321,7 +320,7 @@ def choose_atoms(
                 "('trajectory' is the name of the full system)"
             )
         group_atoms = select_atoms(selection, atoms, f"--group {name}")
-        group_indices[name] = index_in_kept[group_atoms]
+        group_indices[name] = output_indices[group_atoms]
         if np.any(group_indices[name] < 0):
             raise PlanError(f"--group {name}: some of its atoms are not in --select; widen that")
     return AtomChoice(universe, selected, group_indices, source_topology, tuple(notes))

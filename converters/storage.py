@@ -32,9 +32,9 @@ from mdio.parallel.executors import Executor
 MEMORY_SHARE = 0.25
 """Share of available memory: larger outputs would not stay in the page cache anyway."""
 STEP_NBYTES = 64 << 10
-"""Stripes are of multiples of this, on all file systems that have them."""
+"""Stripe sizes are multiples of this on all file systems that stripe."""
 LARGE_NBYTES = 1 << 30
-"""Less is often read again at once, and then had better be in the page cache."""
+"""Smaller outputs are often read again at once, which is faster from the page cache."""
 PIECE_FOR_OWNER_NBYTES = 6 << 20
 """Size of a piece for an owner that writes alone: it begins when the first piece arrives."""
 FEW_FRAMES, MANY_FRAMES, SAMPLE_NBYTES = 4, 16, 16 << 20
@@ -55,12 +55,9 @@ def file_system_for(target: Path, compression: str | None) -> str | None:
 
 
 def packed_shares(
-    view: Layout,
-    groups: Mapping[str, NDArray[np.int64]],
-    storage: Storage,
-    density: float | None,
+    view: Layout, groups: Mapping[str, NDArray[np.int64]], storage: Storage, density: float | None
 ) -> dict[str, PackedShare]:
-    """Return the size of integers when packed anew, by group, measured on a few middle frames.
+    """Return the size of integers when packed again, by group, measured on a few middle frames.
 
     Empty where integers are not stored, or where their codec was requested. `density`: bytes of the
     source for an atom and frame.
@@ -87,9 +84,10 @@ def packed_shares(
             source_format = QuantisedFormat(info.precision, "xtc")
             largest = max(bitpack, _bitpacked_nbytes(frames, source_format) / frame_nbytes)
         if largest > MAX_BITPACK_SHARE:
-            more = view.read(begin, min(begin + max_frames, info.n_frames), atoms=atoms).positions
-            chunk = encode_chunk(more, replace(quantised_format, compressor="rigid"))
-            rigid = len(chunk) / len(more) / frame_nbytes
+            end = min(begin + max_frames, info.n_frames)
+            sample = view.read(begin, end, atoms=atoms).positions
+            chunk = encode_chunk(sample, replace(quantised_format, compressor="rigid"))
+            rigid = len(chunk) / len(sample) / frame_nbytes
         shares[name] = PackedShare(bitpack, rigid)
     return shares
 
@@ -102,7 +100,7 @@ def _bitpacked_nbytes(frames: NDArray[np.float32], quantised_format: QuantisedFo
     return (nbytes - len(encode_chunk(frames[:1], quantised_format))) / (len(frames) - 1)
 
 
-def direct_for(requested: str, plan: LayoutPlan, target: Path) -> Direct:
+def choose_direct(requested: str, plan: LayoutPlan, target: Path) -> Direct:
     """Return whether large writes go past the page cache.
 
     With auto, only on a disk of this machine: if the output is large beside the memory, always; if
@@ -133,7 +131,7 @@ def is_written_by_owner(plan: LayoutPlan, target: Path, executor: Executor) -> b
     return several_ranks and plan.n_files == 1 and has_one_writer(file_system_type(target))
 
 
-def for_owner(plan: LayoutPlan) -> LayoutPlan:
+def plan_for_owner(plan: LayoutPlan) -> LayoutPlan:
     """Return `plan` with small pieces, whole chunks, for an owner that alone writes."""
     chunk = max((array.chunk_frames for array in plan.arrays), default=1)
     piece_frames = PIECE_FOR_OWNER_NBYTES * plan.n_frames // max(plan.nbytes, 1)

@@ -20,12 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.converters.opening import (
-    by_contents,
-    find_lacking,
-    in_recorded_order,
+    find_missing_frames,
     n_left_out,
     open_damaged,
+    paths_by_contents,
     recorded_files,
+    sort_as_recorded,
     source_open_options,
     source_view,
     with_own_frames,
@@ -119,11 +119,11 @@ def _compare(
     others, source_others = values[~finite], source_values[~finite]
     differing[~finite] = (others != source_others) & ~(np.isnan(others) & np.isnan(source_others))
     differences = np.abs(values[finite].astype(np.float64) - source_values[finite])
-    slack: Any = 0.0
+    limit: Any = 0.0
     if tolerance or rounded:
         spacing = np.spacing(np.maximum(np.abs(values[finite]), np.abs(source_values[finite])))
-        slack = tolerance + spacing * (3 if rounded else 1)
-    differing[finite] = differences > slack
+        limit = tolerance + spacing * (3 if rounded else 1)
+    differing[finite] = differences > limit
     return float(differences.max(initial=0.0)), _any_in_frame(differing)
 
 
@@ -136,7 +136,7 @@ def compare_native_columns(
     block: FrameBlock,
     source_block: FrameBlock,
     times: NDArray[np.float64] | None,
-    slack_ps: float = 0.0,
+    tolerance_ps: float = 0.0,
     *,
     has_steps: bool,
 ) -> list[Problem]:
@@ -145,7 +145,7 @@ def compare_native_columns(
     Native formats keep boxes as float32 vectors, and times as float32; boxes that one of the two
     lacks, or that are open along an axis, are not compared.
 
-    `times`: those that frames should have, ps; None = they are not compared. `slack_ps`: by how
+    `times`: those that frames should have, ps; None = they are not compared. `tolerance_ps`: by how
     much they may differ besides.
     """
     problems: list[Problem] = []
@@ -159,7 +159,7 @@ def compare_native_columns(
     if times is not None:
         differences = np.abs(block.time - times)
         spacing = np.spacing(np.abs(times).astype(np.float32))
-        differing = differences > TIME_ROUNDING * spacing + slack_ps
+        differing = differences > TIME_ROUNDING * spacing + tolerance_ps
         if differing.any():
             problems.append((differing, f"time differs by up to {np.nanmax(differences):g}"))
     step_differences = np.abs(block.step - source_block.step)
@@ -183,8 +183,8 @@ UNRECORDED_CHOICE = (
     "or the like, convert the source so again, and compare it with that"
 )
 DAMAGE_ADVICE = "take the file from its source again, or convert it with --salvage"
-EVEN = 1e-2
-"""Share of the slack of a counted time that counts as rounding; more is reported."""
+ROUNDING_SHARE = 1e-2
+"""Share of the tolerance of a counted time that counts as rounding; more is reported."""
 BLOCK_NBYTES = 16 << 20
 """Decoded bytes compared at a time."""
 Item = tuple[int, int, int]
@@ -281,7 +281,7 @@ class Checks:
                 result.add(str(loss))
             self.damaged_units = set[str]()
             """Names of units whose damage was found by opening."""
-            for stretch in layout.stretches:
+            for stretch in layout.unreadable_stretches:
                 result.add(f"{stretch}; {DAMAGE_ADVICE}")
                 self.damaged_units.add(frames_text(stretch.frame, stretch.frame + 1))
             # Groups are units of mdio's outputs; in foreign files each is checked by itself.
@@ -298,15 +298,15 @@ class Checks:
             result.units = sum(self.n_units)
             if view is None and against is not None:
                 source_files = path_list(against)
-                files = in_recorded_order(layout, source_files)
+                files = sort_as_recorded(layout, source_files)
                 options = source_open_options(layout)
                 if overlap is not None:
                     options["overlap"] = overlap
                 source = open_with_topology(files, top, **options)
                 self.source_alone, _ = source_view(layout, source, top)
-                recorded = by_contents(files)
+                recorded = paths_by_contents(files)
                 for file in source_files:
-                    if file not in files and not recorded.keys() & by_contents([file]).keys():
+                    if file not in files and not recorded.keys() & paths_by_contents([file]).keys():
                         result.add(
                             f"{file}: {layout.path} was made from the other files; leave it out, "
                             f"or add its frames (mdio append {file} {layout.path})"
@@ -316,7 +316,7 @@ class Checks:
             if self.source is not None:
                 self._compare_shapes(layout, self.source)
             if view is None and against is not None:
-                for problem in find_lacking(layout, source):
+                for problem in find_missing_frames(layout, source):
                     result.add(problem)
         except BaseException:
             self.close()
@@ -371,7 +371,6 @@ class Checks:
         return result
 
     def _check(self, number: int, units: range, result: VerifyResult) -> None:
-        """Check units of one layout."""
         n_before = sum(self.n_units[:number])
         prefix, layout = self.prefixes[number], self.layouts[number]
         for name, problem in layout.check(
@@ -408,12 +407,12 @@ class Checks:
     def _has_steps(self) -> bool:
         """Whether the source has steps that the output should have.
 
-        A file that only counts them numbers the frames of each part anew, so that the whole and its
+        A file that only counts them restarts its count in each part, so that the whole and its
         parts differ.
         """
         layout, view = self.layouts[0], self.source_alone
-        is_made_of_it = layout.manifest is not None and not self._rounding["is_other"]
-        files = [] if view is None or is_made_of_it else view.source.files()
+        is_from_source = layout.manifest is not None and not self._rounding["is_other"]
+        files = [] if view is None or is_from_source else view.source.files()
         return not any(file.stored_times.counts_steps for file in files)
 
     def _even_times(self, start: int, stop: int) -> tuple[NDArray[np.float64] | None, float]:
@@ -437,7 +436,6 @@ class Checks:
         return stop - start - int(np.diff(np.searchsorted(self.own_frames, [start, stop]))[0])
 
     def _compare(self, blocks: range, result: VerifyResult) -> None:
-        """Compare blocks with the source."""
         layout, source = self.layouts[0], self.source
         assert source is not None
         n_frames = layout.info.n_frames
@@ -471,18 +469,18 @@ class Checks:
             result.max_abs_diff_angstrom = max(result.max_abs_diff_angstrom, difference)
             if native.is_copied and not columns:
                 times: NDArray[np.float64] | None = source_block.time
-                slack_ps = 0.0
+                tolerance_ps = 0.0
                 if layout.stored_times.step_ps is not None:
-                    times, slack_ps = self._even_times(start, stop)
+                    times, tolerance_ps = self._even_times(start, stop)
                     if times is not None:
                         error_ps = float(np.abs(times - source_block.time).max(initial=0.0))
-                        if error_ps > EVEN * slack_ps:
+                        if error_ps > ROUNDING_SHARE * tolerance_ps:
                             result.times_off_ps = max(result.times_off_ps, error_ps)
                 problems += compare_native_columns(
                     block,
                     source_block,
                     times,
-                    slack_ps,
+                    tolerance_ps,
                     has_steps=self._has_steps and not native.counts_steps,
                 )
             if problems and result.ok and layout.manifest is None:
@@ -571,7 +569,7 @@ def verify(
         decoded.
     against
         The source (or several files), whose frames and atoms are chosen by the manifest of `out`.
-        Of an ensemble, the sources of all its trajectories, in any order.
+        For an ensemble, the sources of all its trajectories, in any order.
     overlap
         How several files of `against` are joined, as for `mdio.convert`; None = as the manifest of
         `out` says, if it has one.
@@ -661,7 +659,7 @@ def _verify_members(
     """Verify the trajectories of an ensemble, each with those files that it was made from."""
     result = VerifyResult()
     path_of = executor.from_owner(
-        lambda: by_contents([] if against is None else path_list(against))
+        lambda: paths_by_contents([] if against is None else path_list(against))
     )
     for label, out in outs.items():
         files = executor.from_owner(partial(_files_of, out, path_of)) if path_of else []

@@ -33,12 +33,12 @@ from mdio.converters.options import ConversionOptions, ConvertResult, Storage
 from mdio.converters.selection import Selection
 from mdio.converters.strategies.choice import check_options
 from mdio.converters.strategies.conversion import Conversion
-from mdio.converters.strategies.job import is_taken
+from mdio.converters.strategies.job import name_is_taken
 from mdio.core.boxes import vectors_from_boxes
 from mdio.core.errors import OutputError, PlanError
-from mdio.core.files.publish import link_target, settle
+from mdio.core.files.locks import concurrent_change_error
+from mdio.core.files.publish import link_target, recover
 from mdio.core.files.store import need_disk, store_at, to_path
-from mdio.core.files.turns import concurrent_change_error
 from mdio.core.frames import FrameBlock, TrajectoryInfo, is_masked
 from mdio.core.options import takes_options
 from mdio.core.topology import Topology
@@ -128,7 +128,7 @@ class _Output:
     ) -> TrajectoryInfo:
         """Keep the existing output's frames before `time_ps`, and return the information on it."""
         self.out = link_target(self.out)
-        settle(self.out)
+        recover(self.out)
         with open_layout(self.out) as old:
             info, times_ps = old.info, read_times(old)
             plan_values = plan_fields(old)
@@ -183,9 +183,9 @@ class Writer:
     """Writes frames as a program makes them, into a layout that grows by whole shards.
 
     A shard (a segment) is stored in the background as soon as it is full; other programs read the
-    output meanwhile, as far as it goes, and after a crash it is whole. Lost then are the shard that
-    was being filled and the one that was being stored, if any. Memory holds these two. With
-    ``background=False`` one at most is lost, and writing waits while it is stored.
+    output meanwhile, as far as it goes, and after a crash it is whole. A crash loses only the shard
+    that was being filled and the one that was being stored; memory holds these two. With
+    ``background=False`` it loses one at most, and writing waits while a shard is stored.
 
     Zarr trees and segments grow in place. Layouts in one file are made when the writer is closed,
     of a tree ``OUT.zarr`` that grows beside them and is then removed; after a crash that has the
@@ -342,7 +342,7 @@ class Writer:
     def existing_paths(self) -> list[Path]:
         """Return the existing paths with frames: the output, or the tree that it is made from."""
         paths = (self._growing.out, self.out if self._final is None else self._final.out)
-        return [path for path in dict.fromkeys(paths) if is_taken(path)]
+        return [path for path in dict.fromkeys(paths) if name_is_taken(path)]
 
     @_one_at_a_time
     def set_atoms(self, atoms: Any) -> None:

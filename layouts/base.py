@@ -568,7 +568,7 @@ class Layout(Closing, ABC):
         )
 
     @property
-    def stretches(self) -> tuple[Stretch, ...]:
+    def unreadable_stretches(self) -> tuple[Stretch, ...]:
         """Damaged bytes between frames of a file, in which several frames may be lost."""
         return ()
 

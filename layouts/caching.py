@@ -289,13 +289,13 @@ class CacheUnits:
     edges: NDArray[np.int64]
     by_file: list[FileUnits]
 
-    def held(self, cache: Cache) -> NDArray[np.bool_]:
+    def cached(self, cache: Cache) -> NDArray[np.bool_]:
         """Return whether this node has each unit, (U,)."""
         is_cached = []
         for units in self.by_file:
             source = CachedSource(cache, units.path, units.label, units.uuid)
             try:
-                is_cached.append(source.held(units.numbers.tolist(), units.stops.tolist()))
+                is_cached.append(source.cached(units.numbers.tolist(), units.stops.tolist()))
             except OSError:  # the source is missing: reading it raises a clear error
                 is_cached.append(np.zeros(len(units.numbers), bool))
         return np.concatenate(is_cached)

@@ -56,7 +56,7 @@ class CutMolecules:
     is_rotated: bool = False
     """Whether frames were rotated by a fit, and their boxes were not."""
     knows_residues: bool = True
-    remedy: str = MAKE_WHOLE
+    advice: str = MAKE_WHOLE
 
     @classmethod
     def of(
@@ -79,17 +79,17 @@ class CutMolecules:
         are a stored group.
         """
         rotated = is_rotated or was_rotated
-        remedy = MAKE_WHOLE_WITHOUT_GROUP if in_group else MAKE_WHOLE
+        advice = MAKE_WHOLE_WITHOUT_GROUP if in_group else MAKE_WHOLE
         if is_whole or was_rotated:
-            remedy = MAKE_WHOLE_WITH_ALL if is_whole else MAKE_WHOLE_BEFORE
+            advice = MAKE_WHOLE_WITH_ALL if is_whole else MAKE_WHOLE_BEFORE
         if residues is not None and residues.names is not None and not (is_whole and rotated):
             pairs = residues.neighbours
             if not len(pairs):
                 return None
-            return cls(pairs, ALONG_CHAIN, rotated, remedy=remedy)
+            return cls(pairs, ALONG_CHAIN, rotated, advice=advice)
         if n_atoms < 2 or rotated or is_whole:
             return None
-        return cls(np.arange(n_atoms - 1), BONDED, knows_residues=False, remedy=remedy)
+        return cls(np.arange(n_atoms - 1), BONDED, knows_residues=False, advice=advice)
 
     def frames(self, block: FrameBlock) -> NDArray[np.int64]:
         """Return numbers of the frames, (n,), that have neighbours on two sides of the box."""
@@ -117,17 +117,17 @@ class CutMolecules:
         values = "values there are wrong" if per_frame else "values over all frames are wrong"
         return (
             f"the box cuts molecules in {len(frames):,} of {plural(n_frames, 'frame')} ({names}): "
-            f"neighbouring atoms lie on two sides of it, so that {values}{caveat}; {self.remedy}"
+            f"neighbouring atoms lie on two sides of it, so that {values}{caveat}; {self.advice}"
         )
 
     def notes_on_reference(self, name: str, frame: FrameBlock, in_file: bool) -> tuple[str, ...]:
         """Return a note if the box cuts molecules in the reference, ``frame 5`` or a file."""
         if not len(self.frames(frame)):
             return ()
-        remedy = f"make molecules whole in {name}" if in_file else self.remedy
+        advice = f"make molecules whole in {name}" if in_file else self.advice
         return (
             f"the reference, {name}, has molecules that the box cuts, so that all values "
-            f"are wrong; {remedy}, or choose another reference (--ref-frame, in Python: "
+            f"are wrong; {advice}, or choose another reference (--ref-frame, in Python: "
             "reference=)",
         )
 

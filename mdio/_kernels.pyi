@@ -9,12 +9,7 @@ from mdio.core.kernels.checks import Buffer
 def crc32c(data: Buffer, value: int = 0) -> int: ...
 def crc32c_pieces(data: Buffer, edges: NDArray[np.int64], /) -> NDArray[np.uint32]: ...
 def read_rows(
-    fd: int,
-    offset: int,
-    rows: Buffer,
-    sums: NDArray[np.uint32],
-    piece_nbytes: int,
-    /,
+    fd: int, offset: int, rows: Buffer, sums: NDArray[np.uint32], piece_nbytes: int, /
 ) -> bool: ...
 def crc32c_joined(crcs: NDArray[np.uint32], edges: NDArray[np.int64], /) -> int: ...
 def planar_to_xyz(

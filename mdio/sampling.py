@@ -126,13 +126,13 @@ class _Pool:
     def __init__(self, n_rows: int, random: np.random.Generator | None) -> None:
         self._random, self._arrays = random, dict[str, NDArray[Any]]()
         self._rows = np.arange(n_rows)
-        """Numbers of rows of `_arrays`: first `n_held` rows with frames, then the free ones."""
-        self.n_held = 0
+        """Numbers of rows of `_arrays`: first `n_filled` rows with frames, then the free ones."""
+        self.n_filled = 0
 
     @property
     def n_free(self) -> int:
         """Number of frames that can be added."""
-        return len(self._rows) - self.n_held
+        return len(self._rows) - self.n_filled
 
     def add(self, run: _Run, block: FrameBlock) -> None:
         """Add the frames of a run; there must be enough free rows."""
@@ -140,26 +140,28 @@ class _Pool:
             "frame": np.arange(run.start, run.stop),
             "trajectory": np.full(block.n_frames, run.trajectory),
         }
-        rows = self._rows[self.n_held : self.n_held + block.n_frames]
+        rows = self._rows[self.n_filled : self.n_filled + block.n_frames]
         for name, values in columns.items():
             if name not in self._arrays:
                 shape = (len(self._rows), *values.shape[1:])
                 self._arrays[name] = np.empty(shape, values.dtype)
             self._arrays[name][rows] = values
-        self.n_held += block.n_frames
+        self.n_filled += block.n_frames
 
     def draw(self, n_frames: int) -> Batch:
         """Remove and return `n_frames`, or all if there are fewer."""
-        n_held, rows = self.n_held, self._rows
-        self.n_held = n_left = max(0, n_held - n_frames)
+        n_filled, rows = self.n_filled, self._rows
+        self.n_filled = n_left = max(0, n_filled - n_frames)
         if self._random is None:
-            rows[:n_held] = np.roll(rows[:n_held], n_left)
+            rows[:n_filled] = np.roll(rows[:n_filled], n_left)
         else:
-            drawn = self._random.choice(n_held, n_held - n_left, replace=False)
+            drawn = self._random.choice(n_filled, n_filled - n_left, replace=False)
             drawn_rows = rows[drawn]
-            rows[drawn[drawn < n_left]] = rows[np.setdiff1d(np.arange(n_left, n_held), drawn)]
-            rows[n_left:n_held] = drawn_rows
-        return Batch(**{name: values[rows[n_left:n_held]] for name, values in self._arrays.items()})
+            rows[drawn[drawn < n_left]] = rows[np.setdiff1d(np.arange(n_left, n_filled), drawn)]
+            rows[n_left:n_filled] = drawn_rows
+        return Batch(
+            **{name: values[rows[n_left:n_filled]] for name, values in self._arrays.items()}
+        )
 
 
 class Sample:
@@ -262,7 +264,7 @@ class Sample:
                 while pool.n_free < block.n_frames:
                     yield pool.draw(self._batch)
                 pool.add(run, block)
-        while pool.n_held:
+        while pool.n_filled:
             yield pool.draw(self._batch)
 
     def _read(self, runs: list[_Run]) -> Generator[FrameBlock]:

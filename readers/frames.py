@@ -28,10 +28,10 @@ MAX_UNIT_NBYTES = 256 << 20
 MAX_NEAR_FRAMES = 4
 """A jump up to this length counts as sequential: the frames between cost less than a call."""
 MIN_NEAR_JUMPS = 2
-"""After so many of these in a row, behind a longer jump, a run is read: random frames are
+"""After this many of these in a row, behind a longer jump, a run is read: random frames are
 sometimes near each other, and a run costs as much as many of them."""
 MIN_LONG_RUN_FRAMES = 8
-"""Of a run of at least so many frames, the last to be used is copied, so that the run's buffer is
+"""The last frame to be used of a run of at least this many is copied, so that the run's buffer is
 free for the next run while it is still in a processor's cache."""
 N_BUFFERS = 2
 """One that the caller still uses, and one that it gets next."""
@@ -42,7 +42,6 @@ its box, (6,), zeros if it has none, to be copied; its time and its step."""
 
 
 def _split_frames(buffer: FrameBuffer) -> list[Frame | None]:
-    """Return the frames of a buffer, as views of it."""
     block, arrays = buffer.block, buffer.arrays
     if len(block.time) == 1:  # a jump: building the lists below would take as long as the read
         frame = (
@@ -81,7 +80,7 @@ class FrameCache:
         self._jump_frames = (
             self._unit_frames if decodes_chunks and unit_nbytes <= MAX_UNIT_NBYTES else 1
         )
-        # Of uncompressed chunks, any frames can be read.
+        # Any frames of uncompressed chunks can be read.
         if unit_nbytes > (MAX_UNIT_NBYTES if self._is_compressed else RUN_NBYTES):
             self._unit_frames = 1
             unit_nbytes = info.frame_nbytes
@@ -113,7 +112,7 @@ class FrameCache:
         is_cached = 0 <= index < len(self._frames)
         cached = self._frames[index] if is_cached else None
         if cached is None:
-            self._fetch(frame, is_again=is_cached)
+            self._fetch(frame, is_repeated=is_cached)
             index = frame - self._start
             cached = self._frames[index]
             assert cached is not None
@@ -122,9 +121,9 @@ class FrameCache:
             self._frames[index] = None
         return cached
 
-    def _fetch(self, frame: int, *, is_again: bool) -> None:
+    def _fetch(self, frame: int, *, is_repeated: bool) -> None:
         previous_run = self._start, self._stop
-        start, stop, must_copy = self._run_to_read(frame, is_again=is_again)
+        start, stop, must_copy = self._run_to_read(frame, is_repeated=is_repeated)
         self._start = self._stop = 0  # nothing is cached if the read fails
         self._frames = []
         self._announce(frame, start, stop, previous_run)
@@ -173,9 +172,9 @@ class FrameCache:
         runs = ((max(target, 0), min(target + n_frames, self._n_frames)) for target in starts)
         self._layout.prefetch(runs, guessed=True)
 
-    def _run_to_read(self, frame: int, *, is_again: bool) -> tuple[int, int, bool]:
+    def _run_to_read(self, frame: int, *, is_repeated: bool) -> tuple[int, int, bool]:
         """Return the run to read for a frame, and whether to keep its frames in the cache."""
-        if is_again and self._last_frame >= 0:
+        if is_repeated and self._last_frame >= 0:
             self._keeps_all = True
             return self._start, self._stop, True
         jump = frame - self._last_frame

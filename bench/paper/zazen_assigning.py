@@ -28,15 +28,15 @@ def one_rank(n_units: int, n_nodes: int) -> Row:
     words = words_in_block(n_units)
     owner = rng.integers(0, n_nodes, -(-n_units // (64 * words * n_nodes)) * words)
     there = rng.random(len(owner)) < 0.9
-    held = np.stack(
+    cached = np.stack(
         [np.where((owner == node) & there, ~np.uint64(0), 0) for node in range(n_nodes)]
     )
     begun, cpu = time.perf_counter(), time.process_time()
-    sent = held.copy()  # what the others have sent
+    sent = cached.copy()  # what the others have sent
     mine = assign_words(sent, names, words)
     back = mine.copy()  # what they get
     row = {"seconds": time.perf_counter() - begun, "cpu_s": time.process_time() - cpu}
-    assert np.bitwise_count(back).sum() == 64 * held.shape[1]
+    assert np.bitwise_count(back).sum() == 64 * cached.shape[1]
     return {"what": "one rank", "units": n_units, "nodes": n_nodes, **row}
 
 
@@ -46,14 +46,14 @@ def real_ranks(n_units: int) -> None:
 
     comm = MPI.COMM_WORLD
     rng = np.random.default_rng(comm.rank)
-    held = np.zeros(-(-n_units // 8), np.uint8)
-    for begin in range(comm.rank << 10, len(held), comm.size << 10):
-        some = held[begin : begin + 1024]
+    cached = np.zeros(-(-n_units // 8), np.uint8)
+    for begin in range(comm.rank << 10, len(cached), comm.size << 10):
+        some = cached[begin : begin + 1024]
         some[:] = rng.integers(0, 256, len(some), np.uint8)
     comm.alltoall(range(comm.size))  # MPI connects ranks when they first talk
     comm.Barrier()
     begun, cpu = time.perf_counter(), time.process_time()
-    mine = share_together(held, n_units, f"node{comm.rank}", 1, comm)
+    mine = share_together(cached, n_units, f"node{comm.rank}", 1, comm)
     seconds = comm.allreduce(time.perf_counter() - begun, MPI.MAX)
     cpu_s = comm.allreduce(time.process_time() - cpu, MPI.MAX)
     total = comm.allreduce(int(np.bitwise_count(mine).sum()))

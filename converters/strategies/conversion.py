@@ -37,16 +37,16 @@ from mdio.core.files.journal import (
     stored_frames_text,
     unfinished_in,
 )
-from mdio.core.files.publish import link_target, output_errors, publish
-from mdio.core.files.replacing import drop_unfinished, tidy
-from mdio.core.files.store import store_at
-from mdio.core.files.turns import (
+from mdio.core.files.locks import (
     TEMPORARY,
     concurrent_change_error,
     leftovers,
     state_at,
     temporary_for,
 )
+from mdio.core.files.publish import link_target, output_errors, publish
+from mdio.core.files.replacing import drop_unfinished, tidy
+from mdio.core.files.store import store_at
 from mdio.core.frames import notes_on_times
 from mdio.core.signals import raise_received_signal
 from mdio.layouts.plan import LayoutPlan
@@ -94,7 +94,7 @@ class Conversion:
         """Times of the committed pieces, by their first frames; of copied ones, the first times."""
         self._upload = store_at(self.out).upload(
             self.out,
-            follows=self._replaces_source,
+            continues=self._replaces_source,
             uploads_while_writing=self.writer.facts.writes_files_once,
         )
 
@@ -242,8 +242,8 @@ class Conversion:
     def _note_stripes(self, writer: LayoutWriter) -> None:
         """Add a note where stripes were requested, and the file system did something else."""
         striping = writer.meta.striping or {}
-        is_noted = self.repairs is not None or no_stripes_note(self.out) is not None
-        if striping.get("asked") and striping.get("reason") and not is_noted:
+        has_note = self.repairs is not None or no_stripes_note(self.out) is not None
+        if striping.get("asked") and striping.get("reason") and not has_note:
             writer.notes.append(f"{self.out}: stripes are not as asked for: {striping['reason']}")
 
     def _check(self, temporary: Path) -> None:
@@ -260,10 +260,10 @@ class Conversion:
 
     def _restore_former(self) -> None:
         """Undo what a killed run has done to names by half, before topologies get theirs."""
-        goal = self.out.absolute()
-        if store_at(goal).has_folders and goal.parent.is_dir():
-            with output_errors(goal):
-                tidy([goal])
+        target = self.out.absolute()
+        if store_at(target).has_folders and target.parent.is_dir():
+            with output_errors(target):
+                tidy([target])
 
     def _find_complete(self) -> ConvertResult | None:
         """Return the result if the output is complete; unfinished copies of it are removed then."""
@@ -299,11 +299,11 @@ class Conversion:
                 check=self._check,
                 identity=identity,
                 resume=resume,
-                # An output that follows a source, or is repaired, is begun anew each time.
+                # An output that follows a source, or is repaired, is started over each time.
                 discard=force or (self._upload is None and (growing or self.repairs is not None)),
                 upload=self._upload,
                 former_state=self._former_state,
-                follows=self._replaces_source,
+                continues=self._replaces_source,
             )
         )
         nbytes = self._needed_nbytes
@@ -328,7 +328,7 @@ class Conversion:
         resume: bool,
     ) -> LayoutWriter:
         """Return the writer; open a journal where another run could continue this one."""
-        # An output that follows a source has little to lose: it is begun anew.
+        # An output that follows a source has little to lose: it is started over.
         if (
             self.writer.facts.resumes
             and self.repairs is None
@@ -368,7 +368,7 @@ class Conversion:
         if executor.ranks is not None:  # writes differ much in the time that they take
             owner_works = not self.plan.writing.by_owner
             # The owner alone stores and commits what ranks have made.
-            rank_options = {"at_own_pace": True, "owner_works": owner_works, "to_all": False}
+            rank_options = {"dynamic": True, "owner_works": owner_works, "to_all": False}
         writer: LayoutWriter = worker.writer
         worker.reuses_memory = executor.takes_at_once
         worker.overlaps_writes = bool(self.plan.writing.direct) and executor.shares_memory
@@ -436,8 +436,8 @@ def read_back(
             edges = layout.boundaries()
             if shape == (plan.n_frames, plan.n_atoms):
                 firsts = edges[np.linspace(0, len(edges) - 2, READ_BACK_CHUNKS).round().astype(int)]
-                *some, last = np.unique(firsts).tolist()
-                frames = sorted({*some, last, plan.n_frames - 1})
+                *firsts, last = np.unique(firsts).tolist()
+                frames = sorted({*firsts, last, plan.n_frames - 1})
                 layout.prefetch((frame, frame + 1) for frame in frames)  # stores answer late
                 for frame in frames:
                     layout.read(frame, frame + 1)

@@ -21,9 +21,9 @@ from mdio.converters.selection import AtomChoice
 from mdio.converters.storage import StripeRequest
 from mdio.core.errors import OutputError, SourceError
 from mdio.core.files.fingerprint import fingerprint
+from mdio.core.files.locks import State
 from mdio.core.files.marks import first_bytes, read_regular
 from mdio.core.files.store import to_path
-from mdio.core.files.turns import State
 from mdio.core.frames import FrameBlock, Stretch
 from mdio.core.kernels import crc32c
 from mdio.core.topology import Topology
@@ -105,8 +105,8 @@ def make_topology_files(
         ending = f".{group}.top{suffix}" if group else f".top{suffix}"
         path, longer_path = (out.with_name(name + ending) for name in (out.stem, out.name))
         if _has_other(path, data) and (
-            not (is_taken(out) and _is_by_mdio(path))
-            or is_taken(longer_path)
+            not (name_is_taken(out) and _is_by_mdio(path))
+            or name_is_taken(longer_path)
             or _has_namesakes(out, sources)
         ):
             path = longer_path
@@ -119,14 +119,14 @@ def make_topology_files(
     return contents
 
 
-def is_taken(path: Path) -> bool:
-    """Return whether something has this name, be it a link that leads nowhere."""
+def name_is_taken(path: Path) -> bool:
+    """Return whether something has this name, even a dangling link."""
     return path.is_symlink() or path.exists()
 
 
 def _has_other(path: Path, data: bytes) -> bool:
     """Return whether a file exists and has other bytes than these."""
-    return is_taken(path) and not file_has(path, data)
+    return name_is_taken(path) and not file_has(path, data)
 
 
 def _is_by_mdio(path: Path) -> bool:
@@ -146,7 +146,7 @@ def file_has(path: Path, data: bytes) -> bool:
 def _has_namesakes(out: Path, sources: Sequence[Path]) -> bool:
     """Return whether trajectories besides `out` and `sources` have its stem."""
     names = {out.stem + suffix for suffix in output_suffixes()} - {out.name}
-    existing = [out.with_name(name) for name in names if is_taken(out.with_name(name))]
+    existing = [out.with_name(name) for name in names if name_is_taken(out.with_name(name))]
     source_paths = {os.path.realpath(source) for source in sources}
     return any(os.path.realpath(path) not in source_paths for path in existing)
 
@@ -155,7 +155,6 @@ TITLE = b"Topology written by mdio\n"
 
 
 def _write_topology(choice: AtomChoice, group: str | None) -> tuple[str, bytes]:
-    """Return the suffix and the bytes of a topology."""
     atoms = choice.atom_group(group)
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PDB fields that the topology lacks are filled in
@@ -184,7 +183,6 @@ class Repairs:
     """Opened without verifying: its checksums are compared one by one."""
     meta: OutputMeta
     manifest: Mapping[str, Any]
-    """Manifest of the former output."""
     plan_values: Mapping[str, Any]
     """Fields that the plan must have; see `mdio.layouts.backend.plan_fields`."""
 
@@ -236,12 +234,12 @@ class Job:
     """The output that it continues and replaces."""
     repairs: Repairs | None = None
     """The output that it repairs."""
-    stretches: Sequence[Stretch] = ()
+    unreadable_stretches: Sequence[Stretch] = ()
     """Damaged bytes in which several frames may be lost."""
     former_state: State | None = None
     """State of the output that it replaces, before it was read; None in stores."""
     min_nbytes: float = 0.0
-    """Bytes that integers take at least when they are packed anew; 0 = unknown."""
+    """Bytes that integers take at least when they are packed again; 0 = unknown."""
 
     @property
     def other_files(self) -> list[Path]:
@@ -273,7 +271,7 @@ class Job:
             "opened": self.options.sources.source_options,
             "used": [fingerprint(path) for path in self.other_files if self.transformed],
             "unreadable_frames": view.unreadable,
-            "unreadable_stretches": list(map(asdict, self.stretches)),
+            "unreadable_stretches": list(map(asdict, self.unreadable_stretches)),
             "made_up": list(source.made_up),
         }
         return OutputMeta(

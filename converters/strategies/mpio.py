@@ -12,7 +12,7 @@ from mdio.converters.strategies.job import Job
 from mdio.converters.strategies.write_tasks import WriteTaskWorker, describe_task
 from mdio.core.errors import MdioError, OutputError, PlanError
 from mdio.core.files.journal import find_unfinished, journal_path, refuse_unfinished
-from mdio.core.files.turns import temporary_for
+from mdio.core.files.locks import temporary_for
 from mdio.core.signals import raise_received_signal
 from mdio.layouts.registry import load_class
 from mdio.layouts.striping.lustre import mpi_io_hints
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 class MPIOConversion(Conversion):
     """A planned conversion whose frames all ranks write through parallel HDF5.
 
-    Run it with an `MPIExecutor`. Independently, each rank works at its own pace. Collectively, they
-    write in rounds of one piece each. If HDF5 itself fails in a collective write (a full disk),
+    Run it with an `MPIExecutor`. Independent writes need no other rank; collective ones are made
+    in rounds of one piece for each rank. If HDF5 itself fails in a collective write (a full disk),
     other ranks may wait in it for ever: then the message is printed and the program ended, and
     nothing is raised. The pieces in the journal can be resumed.
     """
@@ -66,14 +66,14 @@ class MPIOConversion(Conversion):
         """
         if resume and self.plan.compression is not None and executor.from_owner(self._has_begun):
             note = "parallel HDF5 cannot go on with compressed chunks: rank 0 stores the others"
-            rest = Conversion(self.job, self.plan.replace(notes=(*self.plan.notes, note)))
-            return rest.run(executor, force=force, resume=True, progress=progress)
+            conversion = Conversion(self.job, self.plan.replace(notes=(*self.plan.notes, note)))
+            return conversion.run(executor, force=force, resume=True, progress=progress)
         return super().run(executor, force=force, resume=resume, progress=progress)
 
     def _has_begun(self) -> bool:
         """Return whether there is an unfinished output to continue."""
         try:
-            refuse_unfinished(self.out.absolute(), self.out, follows=self._replaces_source)
+            refuse_unfinished(self.out.absolute(), self.out, continues=self._replaces_source)
         except OutputError:
             return True
         return False

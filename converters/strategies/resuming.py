@@ -22,8 +22,8 @@ from mdio.converters.strategies.job import Job, file_has
 from mdio.core.errors import CorruptLayoutError, OutputError
 from mdio.core.files.fingerprint import contents_of, fingerprint, is_unchanged_source
 from mdio.core.files.journal import Journal, Record, describe_change, describe_changed_options
+from mdio.core.files.locks import TEMPORARY
 from mdio.core.files.publish import output_errors
-from mdio.core.files.turns import TEMPORARY
 from mdio.core.files.writing import flush
 from mdio.core.frames import TrajectoryInfo
 from mdio.core.kernels import crc32c
@@ -233,7 +233,7 @@ def find_complete(job: Job, plan: LayoutPlan, *, copies: bool) -> ConvertResult 
             manifest, topology = layout.manifest, layout.topology()
             plan_values = plan_fields(layout)
             nbytes = layout.info.nbytes
-            holds_same = manifest is None and _holds_same(job, plan, layout.info)
+            has_same_frames = manifest is None and _has_same_frames(job, plan, layout.info)
     except OSError:
         return None
     expected: dict[str, Any] = json.loads(json.dumps(build_manifest(plan, job.meta())))
@@ -245,7 +245,7 @@ def find_complete(job: Job, plan: LayoutPlan, *, copies: bool) -> ConvertResult 
         | {"recipe": values.get("recipe", {})}
         for values in (manifest or expected, expected)
     )
-    is_same = holds_same or (
+    is_same = has_same_frames or (
         manifest is not None
         and describe_change(stored_values, new_values) is None
         and "parts" not in manifest
@@ -306,7 +306,7 @@ COMPARED_NBYTES = 1 << 30
 """Decoded bytes of a finished native file that are compared with the source."""
 
 
-def _holds_same(job: Job, plan: LayoutPlan, info: TrajectoryInfo) -> bool:
+def _has_same_frames(job: Job, plan: LayoutPlan, info: TrajectoryInfo) -> bool:
     """Return whether a native file holds these frames; of a large one a sample is compared."""
     from mdio.converters.verify import sample, verify
 

@@ -82,7 +82,7 @@ class StructureConversion(Conversion):
         executor: Executor,
         *,
         force: bool = False,
-        resume: bool = False,  # noqa: ARG002 - one frame is begun anew
+        resume: bool = False,  # noqa: ARG002 - one frame is written again
         progress: Progress | None = None,
     ) -> ConvertResult:
         """Write the frame where the output is owned; see `Conversion.run`."""

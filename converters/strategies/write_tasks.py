@@ -22,7 +22,7 @@ from mdio.layouts.writer import EncodedChunk, LayoutWriter, NotFinite, PieceReco
 
 Piece = tuple[int, int]
 
-LAG_S = 0.25
+MAX_COMMIT_DELAY_S = 0.25
 """Longest time for which stored pieces wait to be committed; a kill loses these."""
 
 FILES_PER_WORKER = 4
@@ -41,12 +41,12 @@ def order_for_concurrent_files(
         return list(pieces)
     ends = list(accumulate(segment_frames))
     n_seen = [0] * len(ends)
-    turns = []
+    sort_keys = []
     for piece in pieces:
         segment = bisect_right(ends, piece[0])
-        turns.append((segment // (FILES_PER_WORKER * n_workers), n_seen[segment], piece))
+        sort_keys.append((segment // (FILES_PER_WORKER * n_workers), n_seen[segment], piece))
         n_seen[segment] += 1
-    return [piece for *_, piece in sorted(turns)]
+    return [piece for *_, piece in sorted(sort_keys)]
 
 
 def batches(start: int, stop: int, step: int | None) -> list[Piece]:
@@ -61,7 +61,7 @@ def describe_task(piece: Piece) -> str:
 
 
 def _copy(result: Any) -> Any:
-    """Return a copy of records and chunks, in memory of its own."""
+    """Return a copy of records and chunks, in its own memory."""
     buffers: list[pickle.PickleBuffer] = []
     head = pickle.dumps(result, protocol=5, buffer_callback=buffers.append)
     return pickle.loads(head, buffers=map(bytearray, buffers))
@@ -108,7 +108,7 @@ class WriteTaskWorker:
     def __call__(self, piece: Piece) -> tuple[PieceRecord, list[EncodedChunk]]:
         """Return the record, and the items that their owner has to store."""
         start, stop = piece
-        stores = self.writer.facts.parallel_store and not self.writer.plan.writing.by_owner
+        stores_here = self.writer.facts.parallel_store and not self.writer.plan.writing.by_owner
         batch_columns, unstored = [], []
         crcs: dict[str, Sequence[int]] = {}
         nbytes = 0
@@ -129,7 +129,7 @@ class WriteTaskWorker:
                 columns = columns or self.source.read(first, end, atoms=[])
                 items, stored_chunks = stored_chunks, []  # all with the first batch
             for item in items:
-                if stores:
+                if stores_here:
                     self.writer.store(item)
                 else:
                     unstored.append(item)
@@ -175,7 +175,7 @@ class WriteTaskWorker:
 class CommitQueue:
     """Stored pieces, which are reported once they are in their files; a context manager.
 
-    `overlaps_writes`: whether the writer is drained now and then only, and not for each.
+    `overlaps_writes`: whether the writer is drained only from time to time, and not for each piece.
     """
 
     def __init__(
@@ -190,7 +190,7 @@ class CommitQueue:
     def add(self, record: PieceRecord) -> None:
         """Take the record of a piece; raises OutputError: it or an earlier one is not stored."""
         self._uncommitted.append(record)
-        if not self._overlaps_writes or time.monotonic() >= self._reported_s + LAG_S:
+        if not self._overlaps_writes or time.monotonic() >= self._reported_s + MAX_COMMIT_DELAY_S:
             self._report_all()
 
     def _report_all(self) -> None:
@@ -203,6 +203,6 @@ class CommitQueue:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        # After an error, which is raised, another one is not.
+        # A second error must not replace the one that is being raised.
         with suppress(MdioError) if kind is not None else nullcontext():
             self._report_all()

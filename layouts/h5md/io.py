@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import FOREIGN_ERRORS, CorruptLayoutError, OutputError, one_line
+from mdio.core.files.locks import TEMPORARY
 from mdio.core.files.reading import OpenFile
-from mdio.core.files.turns import TEMPORARY
 from mdio.core.files.writing import write_all
 from mdio.core.frames import array_to_fill
 from mdio.core.kernels import crc32c

@@ -26,11 +26,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import FOREIGN_ERRORS, CorruptLayoutError, OutputError, PlanError
+from mdio.core.files.locks import TEMPORARY, temporary_for
 from mdio.core.files.marks import ENSEMBLE_MANIFEST
 from mdio.core.files.piece_sums import pieces_of_row
 from mdio.core.files.publish import output_errors
 from mdio.core.files.reading import OpenFile
-from mdio.core.files.turns import TEMPORARY, temporary_for
 from mdio.core.files.writing import WrittenFile, copy_bytes, flush
 from mdio.core.frames import ELEMENTS, FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c

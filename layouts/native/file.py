@@ -395,7 +395,7 @@ class ScannedLayout(IndexedLayout):
         return sorted(frames if self._intact_frames is None else frames & set(self._intact_frames))
 
     @property
-    def stretches(self) -> tuple[Stretch, ...]:
+    def unreadable_stretches(self) -> tuple[Stretch, ...]:
         """Damaged bytes between frames with headers."""
         info = self.info
         if self._intact_frames is None:

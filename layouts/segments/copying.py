@@ -18,7 +18,7 @@ from mdio.core.files.index import store_index
 from mdio.core.files.piece_sums import PieceSums, Sums, first_difference, piece_edges
 from mdio.core.files.publish import output_errors
 from mdio.core.files.reading import OpenFile
-from mdio.core.files.remote.places import stands_for_sent
+from mdio.core.files.remote.places import is_sent_placeholder
 from mdio.core.files.store import store_at
 from mdio.core.files.writing import write_all, write_sliced
 from mdio.core.frames import Scratch, TrajectoryInfo
@@ -116,7 +116,7 @@ class SegmentsCopier(SegmentsWriter):
     def _is_intact(self, record: PieceRecord) -> bool:
         """Return whether a segment has its checksum; one that was sent to a store is trusted."""
         path = self._file(self._segment_number(record.start))
-        if stands_for_sent(path):
+        if is_sent_placeholder(path):
             return True
         try:
             return file_crc(path) == record.crcs["file"][0]

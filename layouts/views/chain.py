@@ -221,12 +221,12 @@ class ChainLayout(Layout):
         )
 
     @property
-    def stretches(self) -> tuple[Stretch, ...]:
+    def unreadable_stretches(self) -> tuple[Stretch, ...]:
         """Stretches of its sources, with frames numbered as in the chain."""
         return tuple(
             replace(stretch, frame=int(edge) + stretch.frame - start)
             for (source, start, stop), edge in zip(self.joined_layouts, self._edges, strict=False)
-            for stretch in source.stretches
+            for stretch in source.unreadable_stretches
             if start <= stretch.frame < stop
         )
 

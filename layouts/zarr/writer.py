@@ -37,7 +37,7 @@ from mdio.core import kernels
 from mdio.core.errors import CorruptLayoutError, OutputError, PlanError, SourceError
 from mdio.core.files.piece_sums import pieces_of_row, sums_of_rows
 from mdio.core.files.publish import flush_tree, output_errors
-from mdio.core.files.remote.places import stands_for_sent
+from mdio.core.files.remote.places import is_sent_placeholder
 from mdio.core.files.store import is_network, store_at
 from mdio.core.files.writing import WrittenFile
 from mdio.core.frames import FrameBlock, Scratch, TrajectoryInfo
@@ -169,7 +169,7 @@ class ZarrWriter(LayoutWriter):
             with Folder(self.path) as root:
                 for path, (array, metadata) in atom_arrays(self.plan).items():
                     name = f"{path}/{metadata.file_name(number)}"
-                    if stands_for_sent(self.path / name):
+                    if is_sent_placeholder(self.path / name):
                         continue
                     n_rows = math.ceil((record.stop - record.start) / array.chunk_frames)
                     n_chunks = n_rows * array.n_atom_chunks

@@ -64,9 +64,9 @@ from mdio.converters.convert import convert
 from mdio.converters.options import ConversionOptions
 from mdio.converters.selection import open_with_topology
 from mdio.core.errors import MdioError, OutputError, PlanError
+from mdio.core.files.locks import is_running
 from mdio.core.files.page_cache import drop_cache
 from mdio.core.files.store import file_system_type, need_disk, to_path
-from mdio.core.files.turns import is_running
 from mdio.core.files.writing import free_memory
 from mdio.core.frames import TrajectoryInfo
 from mdio.core.signals import terminations_raised
@@ -77,7 +77,7 @@ from mdio.layouts.striping.file_systems import get_stripe
 from mdio.parallel.executors import available_cores, pool_or_serial
 
 PREFIX = ".mdio-advise-"
-"""Of the names of temporary folders."""
+"""Prefix of the names of temporary folders."""
 MIN_SLOPE = 0.6
 """Least seconds of a frame, as a share of the mean: at most the remainder is attributed to fixed
 costs, since the difference of two noisy times is unreliable."""
@@ -233,7 +233,7 @@ class CandidateRuns:
         return self.candidate.layout == "local-copy"
 
     @contextmanager
-    def problems_noted(self) -> Iterator[None]:
+    def recording_problems(self) -> Iterator[None]:
         """Record an error as the problem of this candidate; raise it if this is the source."""
         try:
             yield
@@ -271,7 +271,6 @@ class InterleavedRepeats:
         self.limits = limits
         self.workers = min(ranks, available_cores())
         self.worker_counts = sorted({1, self.workers})
-        """Numbers of workers that the analysis is run with."""
         self.cold_problem: str | None = None
         self.comp_frame_s: dict[int, Spread] = {}
         """Seconds of computing a frame, by number of workers."""
@@ -303,18 +302,18 @@ class InterleavedRepeats:
         """Convert, run from memory, run from disk; add the times to the runs and this object."""
         for repeat in self._repeats(CONVERSIONS_SHARE):
             self._begin_stage("trial conversions")
-            for one_candidate in candidate_runs:
-                self._convert(one_candidate, first=repeat == 0)
+            for runs in candidate_runs:
+                self._convert(runs, first=repeat == 0)
         self._n_done = self.limits.max_repeats
         for repeat in self._repeats(RUNS_SHARE):
             self._begin_stage("the analysis of each")
-            for one_candidate in candidate_runs:
-                self._run(one_candidate, "warm", first=repeat == 0)
+            for runs in candidate_runs:
+                self._run(runs, "warm", first=repeat == 0)
         self._n_done = 2 * self.limits.max_repeats
         self._begin_stage("the analysis from disk")
         for repeat in range(self.limits.repeats):
-            for one_candidate in candidate_runs:
-                self._run(one_candidate, "cold", first=repeat == 0)
+            for runs in candidate_runs:
+                self._run(runs, "cold", first=repeat == 0)
         self._pool_times(candidate_runs)
 
     def ratio(self, source: CandidateRuns) -> float | None:
@@ -323,27 +322,23 @@ class InterleavedRepeats:
         io_s = Spread.of([times["t_io_frame_s"] for times in repeats]).quartile if repeats else 0.0
         return self.comp_frame_s[1].quartile / io_s if io_s > 0 else None
 
-    def trial(self, one_candidate: CandidateRuns, info: TrajectoryInfo, free: int) -> Trial:
+    def trial(self, runs: CandidateRuns, info: TrajectoryInfo, available_nbytes: int) -> Trial:
         """Return the measurements of one candidate."""
-        candidate, group = one_candidate.candidate, one_candidate.candidate.group
+        candidate, group = runs.candidate, runs.candidate.group
         sample_runs: list[SampleRun] = []
         fixed_s = frame_s = Spread.of([0.0])
-        for (workers, cache), repeats in (
-            sorted(one_candidate.times.items()) if not one_candidate.problem else ()
-        ):
+        for (workers, cache), repeats in sorted(runs.times.items()) if not runs.problem else ():
             times = {name: Spread.of([times[name] for times in repeats]) for name in repeats[0]}
             # Start-up and computing are measured on all layouts together.
             times["t_startup_s"] = self.startup_s[workers]
             times["t_comp_frame_s"] = self.comp_frame_s[workers]
             sample_runs.append(SampleRun(workers, cache, len(self.frames), **times))
-        if one_candidate.converting_s and not one_candidate.problem:
+        if runs.converting_s and not runs.problem:
             n_small, n_large = len(self.small_sample), len(self.frames)
-            small, large = one_candidate.converting_s[n_small], one_candidate.converting_s[n_large]
+            small, large = runs.converting_s[n_small], runs.converting_s[n_large]
             is_whole = n_large == info.n_frames
             fixed_s, frame_s = fit_conversion(large, small, n_large, n_small, is_whole)
-        frame_nbytes = (
-            info.nbytes / info.n_frames if candidate.to is None else one_candidate.nbytes_frame
-        )
+        frame_nbytes = info.nbytes / info.n_frames if candidate.to is None else runs.nbytes_frame
         n_group = info.n_atoms if group is None else len(group.indices)
         read_nbytes = frame_nbytes
         if group is not None:  # positions alone, in as few bytes as those of all atoms
@@ -359,13 +354,13 @@ class InterleavedRepeats:
             groups={} if group is None else {GROUP: group.selection},
             precision=candidate.options.get("precision"),
             one_writer=False,
-            fits=candidate.to is None or frame_nbytes * info.n_frames < free,
-            convert_workers=1 if one_candidate.is_local else self.workers,
+            fits=candidate.to is None or frame_nbytes * info.n_frames < available_nbytes,
+            convert_workers=1 if runs.is_local else self.workers,
             convert_fixed_s=fixed_s,
             convert_frame_s=frame_s,
             runs=tuple(sample_runs),
-            problem=one_candidate.problem,
-            convert_cpu_share=one_candidate.cpu_share,
+            problem=runs.problem,
+            convert_cpu_share=runs.cpu_share,
         )
 
     def _remaining_s(self) -> float:
@@ -384,66 +379,62 @@ class InterleavedRepeats:
             self._progress(text, self._n_done, 2 * self.limits.max_repeats + 1)
         self._n_done += 1
 
-    def _convert(self, one_candidate: CandidateRuns, first: bool) -> None:
-        candidate = one_candidate.candidate
-        if candidate.to is None or one_candidate.problem or one_candidate.out is None:
+    def _convert(self, runs: CandidateRuns, first: bool) -> None:
+        candidate = runs.candidate
+        if candidate.to is None or runs.problem or runs.out is None:
             return
         if self._remaining_s() < self.limits.seconds * (-0.5 if first else 1 / 3):
             if first:
-                one_candidate.problem = "there was no time left to try it"
+                runs.problem = "there was no time left to try it"
             return
-        workers = 1 if one_candidate.is_local else self.workers
-        with one_candidate.problems_noted():
+        workers = 1 if runs.is_local else self.workers
+        with runs.recording_problems():
             for frames in (self.small_sample, self.frames):
                 seconds, nbytes, cpu_s = convert_trial(
                     candidate,
                     self.paths,
                     frames,
-                    one_candidate.out,
+                    runs.out,
                     workers,
                     overlap=self._overlap,
                     top=self._top,
                 )
-                one_candidate.converting_s.setdefault(len(frames), []).append(seconds)
-                one_candidate.nbytes_frame = nbytes / len(frames)
-                one_candidate.cpu_share = min(1.0, cpu_s / max(1e-9, workers * seconds))
+                runs.converting_s.setdefault(len(frames), []).append(seconds)
+                runs.nbytes_frame = nbytes / len(frames)
+                runs.cpu_share = min(1.0, cpu_s / max(1e-9, workers * seconds))
 
-    def _run(self, one_candidate: CandidateRuns, cache: str, *, first: bool) -> None:
+    def _run(self, runs: CandidateRuns, cache: str, *, first: bool) -> None:
         """Run the analysis once with each number of workers, from memory or from disk."""
         is_cold = cache == "cold"
         needed_s = COLD_REPEAT_SHARE * self.limits.seconds if is_cold and not first else 0.0
         for workers in self.worker_counts:
             is_late = self._remaining_s() < needed_s and (is_cold or not first)
-            if is_cold and not (one_candidate.problem or is_late or self.cold_problem):
-                problems = [drop_cache(to_path(path)) for path in one_candidate.paths]
+            if is_cold and not (runs.problem or is_late or self.cold_problem):
+                problems = [drop_cache(to_path(path)) for path in runs.paths]
                 self.cold_problem = next(filter(None, problems), None)
-            if one_candidate.problem or is_late or (is_cold and self.cold_problem):
+            if runs.problem or is_late or (is_cold and self.cold_problem):
                 return
-            with one_candidate.problems_noted():
+            with runs.recording_problems():
                 if first and not is_cold:  # brings the bytes into memory
-                    self._time_run(one_candidate, self._analysis, workers)
-                times = self._time_run(one_candidate, self._analysis, workers)
-                one_candidate.times.setdefault((workers, cache), []).append(times)
+                    self._time_run(runs, self._analysis, workers)
+                times = self._time_run(runs, self._analysis, workers)
+                runs.times.setdefault((workers, cache), []).append(times)
 
     def _time_run(
-        self,
-        one_candidate: CandidateRuns,
-        prepared: Prepared,
-        workers: int,
-        frames: range | None = None,
+        self, runs: CandidateRuns, prepared: Prepared, workers: int, frames: range | None = None
     ) -> dict[str, float]:
         """Run the analysis over frames, by default the sample; return the times of `SampleRun`."""
-        frames = one_candidate.frames if frames is None else frames
+        frames = runs.frames if frames is None else frames
         with pool_or_serial(None, workers) as executor:
             result = analyze(
-                one_candidate.paths if len(one_candidate.paths) > 1 else one_candidate.paths[0],
+                runs.paths if len(runs.paths) > 1 else runs.paths[0],
                 kernel=PreparedKernel(prepared),
                 executor=executor,
                 start=frames.start,
                 stop=frames.stop,
                 overlap=self._overlap,
                 verify=self._verify,
-                top=self._top if one_candidate.candidate.to is None else None,
+                top=self._top if runs.candidate.to is None else None,
             )
         names = ("t_open_s", "t_io_s", "t_comp_s", "t_block_s")
         open_s, io_s, comp_s, blocks_s = (
@@ -463,8 +454,8 @@ class InterleavedRepeats:
         pooled: dict[str, dict[int, Spread]] = {}
         for name in ("t_startup_s", "t_comp_frame_s"):
             values: dict[int, list[float]] = {workers: [] for workers in self.worker_counts}
-            for one_candidate in candidate_runs:
-                for (workers, _), repeats in one_candidate.times.items():
+            for runs in candidate_runs:
+                for (workers, _), repeats in runs.times.items():
                     values[workers] += [times[name] for times in repeats]
             pooled[name] = {workers: Spread.of(times) for workers, times in values.items()}
         self.startup_s = pooled["t_startup_s"]
@@ -546,8 +537,10 @@ def measure(
     paths = [str(trajectory)] if is_single else [str(path) for path in trajectory]  # type: ignore[union-attr]
     need_disk(target, "trial conversions need a folder on a disk; give it as --target")
     folder = Path(target)
-    free, memory = free_nbytes(folder, "--target"), free_memory()
-    local_free = 0 if local_folder is None else free_nbytes(Path(local_folder), "--local-dir")
+    available_nbytes, memory = free_nbytes(folder, "--target"), free_memory()
+    local_available_nbytes = (
+        0 if local_folder is None else free_nbytes(Path(local_folder), "--local-dir")
+    )
     kernel = make_kernel(analysis, select)
     if isinstance(kernel, SeriesKernel):
         raise PlanError(
@@ -571,7 +564,7 @@ def measure(
         prepare_s = watch.lap()
         group = find_group(kernel, system, prepared)
         cost = probe(layout, prepared, limits.frame_s)
-        frames = _sample(layout, free, limits)
+        frames = _sample(layout, available_nbytes, limits)
     if not cost.finished:
         notes.append(
             f"the analysis did not finish one frame in {limits.frame_s:g} s: computing is taken "
@@ -579,16 +572,17 @@ def measure(
         )
     if len(frames) == info.n_frames:
         notes.append("the sample is the whole trajectory")
-    elif 0 < len(frames) == _n_fitting(info, free):
+    elif 0 < len(frames) == _max_sample_frames(info, available_nbytes):
         notes.append(
-            f"{folder}: {human_nbytes(free)} are free, room for trials of {len(frames)} frames "
-            "only, from which times are rough and mostly too long; name a larger folder (--target)"
+            f"{folder}: {human_nbytes(available_nbytes)} are free, room for trials of "
+            f"{len(frames)} frames only, from which times are rough and mostly too long; name a "
+            "larger folder (--target)"
         )
     trial_candidates = candidates(info, container, group, ranks, allow_lossy) if frames else []
     if not frames:
         notes.append(
-            f"{folder}: {free:,} bytes are free, too few for trial conversions; nothing but the "
-            "source as it is could be measured"
+            f"{folder}: {available_nbytes:,} bytes are free, too few for trial conversions; "
+            "nothing but the source as it is could be measured"
         )
         frames = range(min(info.n_frames, SMALL_SAMPLE_FRAMES))
     repeats = InterleavedRepeats(
@@ -639,12 +633,12 @@ def measure(
             source_stripe=getattr(get_stripe(files[0]), "layout", None),
             target_file_system=file_system_type(folder),
             target_stripe=getattr(get_stripe(folder), "layout", None),
-            target_free_nbytes=free,
+            target_free_nbytes=available_nbytes,
             cold_problem=repeats.cold_problem,
             parallel_hdf5=_parallel_hdf5(),
         ),
         ratio_comp_io=repeats.ratio(source),
-        trials=(repeats.trial(source, info, free),),
+        trials=(repeats.trial(source, info, available_nbytes),),
         bandwidths=source_bandwidths,
         notes=tuple(notes),
         seconds=time.monotonic() - started_at,
@@ -679,7 +673,7 @@ def measure(
         host=replace(measurements.host, cold_problem=repeats.cold_problem),
         ratio_comp_io=repeats.ratio(source),
         trials=tuple(
-            repeats.trial(runs, info, local_free if runs.is_local else free)
+            repeats.trial(runs, info, local_available_nbytes if runs.is_local else available_nbytes)
             for runs in candidate_runs
         ),
         seconds=time.monotonic() - started_at,
@@ -687,7 +681,7 @@ def measure(
     )
 
 
-def _sample(layout: Layout, free: int, limits: Limits) -> range:
+def _sample(layout: Layout, available_nbytes: int, limits: Limits) -> range:
     """Choose frames in the middle, within the limits; none if the disk is too full for trials."""
     info = layout.info
     n_test = max(1, min(info.n_frames, SPEED_TEST_NBYTES // info.frame_nbytes))
@@ -699,7 +693,7 @@ def _sample(layout: Layout, free: int, limits: Limits) -> range:
         info.n_frames,
         max(2, limits.sample_nbytes // info.frame_nbytes),
         max(2, int(frames_per_s * limits.sample_s)),
-        _n_fitting(info, min(free, 2 * limits.scratch_nbytes)),
+        _max_sample_frames(info, min(available_nbytes, 2 * limits.scratch_nbytes)),
     )
     if n_frames < min(2, info.n_frames):
         return range(0)
@@ -707,9 +701,9 @@ def _sample(layout: Layout, free: int, limits: Limits) -> range:
     return range(first, first + n_frames)
 
 
-def _n_fitting(info: TrajectoryInfo, free: int) -> int:
-    """Return how many frames half of the `free` bytes hold as often as trials write them."""
-    return free // 2 // (MAX_TRIAL_OUTPUTS * info.frame_nbytes)
+def _max_sample_frames(info: TrajectoryInfo, available_nbytes: int) -> int:
+    """Return of how many frames all trial outputs fit into half of `available_nbytes`."""
+    return available_nbytes // 2 // (MAX_TRIAL_OUTPUTS * info.frame_nbytes)
 
 
 def _parallel_hdf5() -> bool:

@@ -57,7 +57,7 @@ class Candidate:
     group: Group | None = None
     chunk_frames: int | None = None
     segment_frames: int | None = None
-    """Frames of a segment, which are as many in a trial, if the sample has them."""
+    """Frames of a segment, also of a trial's segments if the sample is that long."""
     stripe_nbytes: int = DEFAULT_STRIPE_NBYTES
 
 
@@ -291,7 +291,6 @@ class Measurements:
     bandwidths: tuple[Bandwidth, ...]
     notes: tuple[str, ...]
     seconds: float
-    """Duration of the measurements."""
     local: LocalDisk | None = None
     """Disk of the folder for local copies and caches; None if it was not measured."""
     t_prepare_s: float = 0.0

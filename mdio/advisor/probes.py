@@ -65,7 +65,7 @@ def free_nbytes(folder: Path, option: str) -> int:
 def bandwidths(paths: Sequence[Path], readers: Sequence[int]) -> list[Bandwidth]:
     """Return bytes/s of simultaneous readers, each with its own part of the largest file.
 
-    Each number of readers has a region of its own: a client of a network file system may keep in
+    Each number of readers has its own region: a client of a network file system may keep in
     memory the bytes of earlier reads, even if this process drops them.
     """
     largest, size = _largest_file(paths)

@@ -34,7 +34,7 @@ MODELLED_LAYOUTS = MappingProxyType(
         "zarr": "segments",
     }
 )
-"""The layout of the model for each layout of mdio; a shard of Zarr is a file of its own."""
+"""The layout of the model for each layout of mdio; each shard of Zarr is a separate file."""
 
 MODELLED_GATHERS = MappingProxyType(
     {"blocking": "gather", "nonblocking": "gather", "one-sided": "global-array"}
@@ -70,7 +70,6 @@ PROFILE_NAMES = ("comet", "generic")
 
 
 ByFamily = Annotated[Mapping[str, float], {"xtc", "hdf5"}]
-"""Numbers by family of layouts."""
 PositiveByFamily = Annotated[Mapping[str, Positive], {"xtc", "hdf5"}]
 
 
@@ -81,11 +80,8 @@ class Task:
     n_frames: Count
     result_nbytes_per_frame: Positive
     nbytes: PositiveByFamily
-    """Bytes that are read."""
     t_io_s: PositiveByFamily
-    """Seconds for reading."""
     t_open_s: ByFamily
-    """Seconds for opening."""
     t_rest_s: ByFamily
     """Other seconds of the loop over frames."""
     t_comp_fixed_s: float

@@ -71,7 +71,6 @@ class Recommendation:
     """A recommended layout and how to read it."""
 
     name: str
-    """Name of the option."""
     layout: str
     """``as-is`` = read the source as it is, with mdio's own reader."""
     chunk_frames: int | None
@@ -79,7 +78,6 @@ class Recommendation:
     """Stored groups of atoms, as selections."""
     precision: float | str | None
     segments: int | None
-    """Number of segments, if the layout is segments."""
     stripe: dict[str, int | None]
     """``nbytes`` and ``count``; no count where the file system has no stripes."""
     ranks: int
@@ -304,7 +302,6 @@ class Choice:
         return self.forecaster.nodes * self.measurements.host.cores
 
     def _n_nodes(self, ranks: int) -> int:
-        """Return the number of nodes for `ranks` ranks."""
         profile = self.forecaster.profile
         if profile is None:
             return self.forecaster.nodes

@@ -28,7 +28,7 @@ class _Compute:
     """Runs an analysis over one group of frames.
 
     The function belongs to one analysis object, which it changes and returns. Some analyses add
-    each group to the results of the one before, so every group gets a copy of its own.
+    each group to the results of the one before, so every group gets its own copy.
     """
 
     def __init__(self, func: Callable[[Any], Any]) -> None:

@@ -41,7 +41,13 @@ from mdio.layouts.views.opening import ensemble_members
 from mdio.layouts.views.options import CachedReading, FrameChoice
 from mdio.layouts.views.view import select_frames
 from mdio.parallel import GATHERS, GatherMode
-from mdio.parallel.executors import Executor, Serial, choose_executor, replicas_fill, results_of
+from mdio.parallel.executors import (
+    Executor,
+    Serial,
+    choose_executor,
+    has_enough_replicas,
+    results_of,
+)
 
 if TYPE_CHECKING:
     from MDAnalysis import Universe
@@ -138,13 +144,13 @@ def analyze(
     """
     if not isinstance(trajectory, str | PathLike | Layout):
         trajectory = path_list(trajectory)  # an iterator can be consumed only once
-    own_names = declared_fields(FrameChoice, CachedReading).keys() & options.keys()
-    arguments = {name: value for name, value in options.items() if name not in own_names}
-    if isinstance(kernel, str) and own_names:
-        for name in own_names & {*kernel_options({"kernel": kernel})}:
+    frame_options = declared_fields(FrameChoice, CachedReading).keys() & options.keys()
+    arguments = {name: value for name, value in options.items() if name not in frame_options}
+    if isinstance(kernel, str) and frame_options:
+        for name in frame_options & {*kernel_options({"kernel": kernel})}:
             raise PlanError(
                 f"{name} is an option of analyze and of the kernel {kernel!r}: give an object of "
-                f"its class, kernel=CLASS({name}=...), so that {name}= beside it is of analyze"
+                f"its class, kernel=CLASS({name}=...); {name}= beside it is then for analyze"
             )
     kernel = make_kernel(kernel, select, **arguments)
     if not hasattr(blocks_per_worker, "__index__") or blocks_per_worker < 1:
@@ -184,7 +190,7 @@ def analyze(
         }
         if not requests:
             return run(request)
-        if replicas_fill(executor, len(requests), [top] * len(requests)):
+        if has_enough_replicas(executor, len(requests), [top] * len(requests)):
             return analyze_members(requests, executor, progress, blocks_per_worker)
         results = {label: run(request) for label, request in requests.items()}
         return side_by_side(results, members)
@@ -270,7 +276,7 @@ def _analyze(
     with ExitStack() as stack:
         shared_rows: SharedRows | None = None
         if executor.shares_memory:  # progress is reported after each read, not each block
-            work = BlockWork(plan.layout, plan.prepared, plan.opened_s, progress)
+            work = BlockWork(plan.layout, plan.prepared, plan.open_s, progress)
             progress = None
         else:
             if executor.forks and type(plan.prepared.reducer) is Stack:
@@ -289,7 +295,7 @@ def _analyze(
         time=np.concatenate([result.time for result in results]),
         values=values,
         timings=[result.timing for result in results],
-        seconds=plan.opened_s + watch.lap(),
+        seconds=plan.open_s + watch.lap(),
         tasks=[task | {"block": items[task["block"]][0]} for task in executor.tasks],
     )
 

@@ -34,9 +34,9 @@ class _NeededUnits:
         keys = [unit_keys(str(units.path), units.numbers) for units in plan.units.by_file]
         self.keys = np.concatenate(keys)[self.indices]
 
-    def held(self, cache: Cache) -> NDArray[np.bool_]:
+    def cached(self, cache: Cache) -> NDArray[np.bool_]:
         """Return a mask of the needed units that this node has."""
-        return self.units.held(cache)[self.indices]
+        return self.units.cached(cache)[self.indices]
 
     def parts(self, units: NDArray[np.int64], n_parts: int) -> list[list[NumberedBlock]]:
         """Return the blocks of some of the needed units, in parts of about as many frames each.
@@ -99,9 +99,9 @@ def _parts_of_node(plan: Plan, n_ranks: int, node: Any, leaders: Any) -> list[li
     n_units = len(needed.indices)
     node_units = np.empty(-(-n_units // 8), np.uint8)  # a bit for each
     if node.rank == 0:
-        held_bits = np.packbits(needed.held(plan.cache), bitorder="little")
+        cached_bits = np.packbits(needed.cached(plan.cache), bitorder="little")
         node_units[:] = share_together(
-            held_bits, n_units, _host_name(), node.size, leaders, needed.keys
+            cached_bits, n_units, _host_name(), node.size, leaders, needed.keys
         )
     node.Bcast(node_units)
     units = np.flatnonzero(np.unpackbits(node_units, count=n_units, bitorder="little"))
@@ -130,18 +130,20 @@ def blocks_on_dask(
         blocks = needed.blocks(np.arange(len(needed.indices)))
         return blocks, [()] * len(blocks)
     names = sorted(nodes)
-    is_held = np.zeros((len(names), len(needed.indices)), bool)
+    is_cached = np.zeros((len(names), len(needed.indices)), bool)
     leaders = [nodes[name][0] for name in names]
-    masks = client.run(needed.units.held, plan.cache, workers=leaders, on_error="ignore")
+    masks = client.run(needed.units.cached, plan.cache, workers=leaders, on_error="ignore")
     for row, address in enumerate(leaders):
         with suppress(KeyError):  # the node has left
-            is_held[row] = masks[address][needed.indices]
+            is_cached[row] = masks[address][needed.indices]
     n_threads = [sum(threads[address] for address in nodes[name]) for name in names]
-    owners = assign(is_held, names, n_threads, needed.keys)
-    lanes: list[list[tuple[NumberedBlock, list[str]]]] = []
+    owners = assign(is_cached, names, n_threads, needed.keys)
+    parts_of_nodes: list[list[tuple[NumberedBlock, list[str]]]] = []
     for row, name in enumerate(names):
         own_units = np.flatnonzero(owners == row)
         parts = needed.parts(own_units, n_threads[row] * blocks_per_worker)
-        lanes += [[(block, nodes[name]) for block in blocks] for blocks in parts]
-    interleaved = [pair for pair in chain.from_iterable(zip_longest(*lanes)) if pair is not None]
+        parts_of_nodes += [[(block, nodes[name]) for block in blocks] for blocks in parts]
+    interleaved = [
+        pair for pair in chain.from_iterable(zip_longest(*parts_of_nodes)) if pair is not None
+    ]
     return [block for block, _ in interleaved], [addresses for _, addresses in interleaved]

@@ -86,8 +86,7 @@ class Plan:
     frames: range
     blocks: list[range]
     prepared: Prepared
-    opened_s: float
-    """Seconds for opening the trajectory."""
+    open_s: float
     prepare_s: float
     """Seconds for topology, selection and reference, with imports if not imported before."""
     has_opened_layout: bool
@@ -129,7 +128,7 @@ class Plan:
         if labels_name_rows and not result.row_labels:  # the reducer made a row of each column
             result.row_labels, result.labels = result.labels, ()
         doubtful = [frame for timing in result.timings for frame in timing.doubtful_frames]
-        if doubtful and not isinstance(self.source_frames, range):  # a view numbers frames anew
+        if doubtful and not isinstance(self.source_frames, range):  # a view renumbers frames
             doubtful = self.frame_numbers[doubtful].tolist()
         notes = [*result.notes, *(note for timing in result.timings for note in timing.notes)]
         notes += [*_notes_on_missing_values(result), *_notes_on_names(result)]
@@ -150,7 +149,7 @@ class Plan:
 
     def for_workers(self) -> Plan:
         """Return a plan for other processes, with a layout that opens as few files as possible."""
-        return replace(self, layout=self.layout.preopened(), opened_s=0.0, nbytes=(0, 0))
+        return replace(self, layout=self.layout.preopened(), open_s=0.0, nbytes=(0, 0))
 
 
 def _load_universe(system: System) -> Universe:
@@ -184,7 +183,6 @@ class Request:
     dt_ps: float | None = None
     """Requested time between frames."""
     cache: Cache | None = None
-    """Cache of each node."""
     transformed: Mapping[str, Any] | None = None
     """Transformations of frames; see `mdio.layouts.views.options.FrameChoice.transformation`."""
 
@@ -226,10 +224,10 @@ class Request:
                 notes += () if note is None else (note,)
             if isinstance(source_frames, range):
                 frames = source_frames
-            else:  # a view numbers unevenly spaced frames anew
+            else:  # a view renumbers unevenly spaced frames
                 layout, frames = view, range(len(source_frames))
             edges = layout.boundaries()
-            opened_s = watch.lap()
+            open_s = watch.lap()
             source_nbytes, cache_nbytes = reads.nbytes_source, reads.nbytes_cache
             prepared = self._prepare_kernel(system)
             if getattr(self.kernel, "select", None) is None:
@@ -286,7 +284,7 @@ class Request:
                 frames=frames,
                 blocks=aligned_blocks(edges, frames, self.n_blocks),
                 prepared=prepared,
-                opened_s=opened_s,
+                open_s=open_s,
                 prepare_s=watch.lap(),
                 has_opened_layout=has_opened_layout,
                 source_frames=source_frames,

@@ -36,14 +36,14 @@ PERCENTILES = (5, 95)
 FITTED_LAGS = (0.1, 0.5)
 """Part of the lags to which the exponent of a displacement is fitted."""
 GAP = 5
-"""A curve over time breaks where frames lie so many times the usual interval apart."""
+"""A curve over time breaks where frames lie this many times the usual interval apart."""
 
 
 COLOURS = ("#000000", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999999")
 """Colours that the colour-blind can distinguish (Okabe & Ito), and that differ in grey."""
 MARKERS = "osD^vPX*"
 MAX_ROWS = 40
-"""Bars that get a label and a height of their own."""
+"""Bars that get a label and a height each."""
 MAX_TICKS = 8
 """Numbers of ranks that an axis names."""
 
@@ -154,14 +154,14 @@ def over_ranks(
     counts = sorted({point[0] for line in lines.values() for point in line})
     with figure(2.7 + 0.1 * len(lines)) as (fig, axes):
         for number, (name, line) in enumerate(lines.items()):
-            own_counts, values, low, high = zip(*line, strict=True)
+            rank_counts, values, low, high = zip(*line, strict=True)
             if name == "ideal":
-                axes.plot(own_counts, values, "k:", linewidth=1, label=name)
+                axes.plot(rank_counts, values, "k:", linewidth=1, label=name)
                 continue
             style = {"color": COLOURS[number % len(COLOURS)]}
-            axes.fill_between(own_counts, low, high, alpha=0.12, linewidth=0, **style)
+            axes.fill_between(rank_counts, low, high, alpha=0.12, linewidth=0, **style)
             style["marker"] = MARKERS[number % len(MARKERS)]
-            axes.plot(own_counts, values, markersize=4, linewidth=1, label=name, **style)
+            axes.plot(rank_counts, values, markersize=4, linewidth=1, label=name, **style)
         if in_seconds:
             axes.set(yscale="log")
             time_axis(axes.yaxis, axis_name)
@@ -202,11 +202,11 @@ def draw(result: Any, ax: Axes) -> None:
     """
     rows = result.columns
     if rows.dtype.kind not in "biuf":
-        way_out = {
+        advice = {
             "c": "plot values.real, or their absolute values",
             "V": "return rows of numbers, or one number in each field",
         }.get(rows.dtype.kind, "return rows of numbers")
-        raise PlanError(f"values of type {rows.dtype} cannot be drawn: {way_out}")
+        raise PlanError(f"values of type {rows.dtype} cannot be drawn: {advice}")
     if not rows.size:
         ax.text(0.5, 0.5, "no values", transform=ax.transAxes, ha="center")
         return
@@ -229,7 +229,7 @@ def draw(result: Any, ax: Axes) -> None:
     ):
         ax.set_xticks(x, result.row_labels)
     has_many_columns = bool(result.quantity) and rows.shape[1] > MAX_LINES_NAMED
-    # Of an ensemble with many lines, those of one trajectory have one colour and one name.
+    # With many lines, those of one trajectory of an ensemble have one colour and one name.
     one_name_each = result.label is not None and len(result.runs) * rows.shape[1] > MAX_LINES_NAMED
     first_lines = []
     for number, run in enumerate(result.runs):
@@ -288,7 +288,7 @@ def _draw_spread(x: NDArray[Any], rows: NDArray[Any], ax: Axes) -> None:
 
 
 def _split_at_falls(x: NDArray[Any], first: int) -> list[slice]:
-    """Return runs of rows in which `x` does not fall: residues start anew with each chain."""
+    """Return runs of rows in which `x` does not fall: residue numbers restart with each chain."""
     edges = [0, *(np.flatnonzero(np.diff(x) < 0) + 1).tolist(), len(x)]
     return [slice(first + start, first + stop) for start, stop in pairwise(edges)]
 

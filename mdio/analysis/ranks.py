@@ -118,7 +118,7 @@ def analyze_on_ranks(
         on_read = None
         if progress is not None and comm.rank == 0:
             on_read = _scale_progress(progress, plan, comm.size)
-        block_work = BlockWork(plan.layout, plan.prepared, plan.opened_s, on_read, rank=comm.rank)
+        block_work = BlockWork(plan.layout, plan.prepared, plan.open_s, on_read, rank=comm.rank)
         (blocks,), own = blocks_on_ranks([plan], comm)
         block_results = dict(executor.imap(work, blocks, describe=block_label, own=own))
     finally:
@@ -143,7 +143,7 @@ def analyze_on_ranks(
         """Complete the fields on rank 0; all ranks learn if the reducer fails."""
         parts = [part.rows for part in gathered]
         fields.update(_combine(plan, block_results, parts, rank_timings))
-        fields["seconds"] = plan.opened_s + time.perf_counter() - begin_s
+        fields["seconds"] = plan.open_s + time.perf_counter() - begin_s
 
     executor.from_owner(combine)
     result = plan.result(executor, gather=gather, **fields)
@@ -197,7 +197,7 @@ def plan_on_ranks(request: Request, executor: MPIExecutor) -> Plan:
     plan: Plan = owner_plan or pickle.loads(zlib.decompress(message))
     if owner_plan is None and isinstance(request.kernel, UserKernel):
         plan.prepared = replace(plan.prepared, function=request.kernel.function)
-    plan.opened_s += index_s
+    plan.open_s += index_s
     return plan
 
 

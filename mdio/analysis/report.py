@@ -121,17 +121,17 @@ def stream(record: dict[str, Any]) -> str:
     for task in tasks:
         match = re.match(r"rank (\d+) ", task["worker"])
         keys.append((int(match[1]) if match else -1, task["worker"], task.get("thread", 0)))
-    lanes = list(dict.fromkeys(sorted(keys)))
+    row_keys = list(dict.fromkeys(sorted(keys)))
     first_start = min(task["start_unix_s"] for task in tasks)
     duration_s = max(task["stop_unix_s"] for task in tasks) - first_start
     title = "Blocks over time"
-    height = 1.2 + 0.26 * min(len(lanes), MAX_ROWS)
+    height = 1.2 + 0.26 * min(len(row_keys), MAX_ROWS)
     with figure(height) as (fig, axes):
         for task, key in zip(tasks, keys, strict=True):
             start = task["start_unix_s"] - first_start
             width = task["stop_unix_s"] - task["start_unix_s"]
             preparation_s = task.get("transfer_s", 0.0) + task.get("deserialize_s", 0.0)
-            row = lanes.index(key)
+            row = row_keys.index(key)
             axes.barh(row, preparation_s, 0.8, left=start - preparation_s, color="#DDDDDD")
             colour = BLOCK_COLOURS[task["block"] % len(BLOCK_COLOURS)]
             axes.barh(row, width, 0.8, left=start, color=colour, edgecolor="white", linewidth=0.5)
@@ -145,7 +145,9 @@ def stream(record: dict[str, Any]) -> str:
                     fontsize=8,
                     color="white" if colour in DARK else "black",
                 )
-        names = [f"rank {key[0]}" if key[0] >= 0 else f"worker {i}" for i, key in enumerate(lanes)]
+        names = [
+            f"rank {key[0]}" if key[0] >= 0 else f"worker {i}" for i, key in enumerate(row_keys)
+        ]
         name_rows(axes, names)
         axes.set(title=title)
         time_axis(axes.xaxis, "time since the first block began (the numbers are blocks)")
@@ -196,14 +198,14 @@ COLUMNS = {
 }
 """Times of a rank, as defined in `mdio.core.timing`."""
 MAX_BARS_ALONE = 3
-"""With more ranks, the spread of their communication gets a picture of its own."""
-SPENT = {
+"""With more ranks, the spread of their communication gets its own picture."""
+TIME_PARTS = {
     "opening files": "t_opening_trajectory_s",
     "reading": "t_IO_s",
     "computing": "t_comp_s",
     "communicating": "t_comm_s",
 }
-CAUSES = {
+CAUSE_TEXTS = {
     "open": "opening the trajectory",
     "io": "reading",
     "compute": "computing",
@@ -234,7 +236,7 @@ def save_report(result: AnalysisResult, path: str | PathLike[str], title: str) -
 
 def summary_sentence(times: dict[str, Any], title: str) -> str:
     """Return a summary in one sentence, the title of the page."""
-    seconds = {name: sum(rank[key] for rank in times["ranks"]) for name, key in SPENT.items()}
+    seconds = {name: sum(rank[key] for rank in times["ranks"]) for name, key in TIME_PARTS.items()}
     total_s = sum(rank["t_N_s"] for rank in times["ranks"])
     seconds["on other things"] = total_s - sum(seconds.values())
     largest = max(seconds, key=lambda name: seconds[name])
@@ -271,7 +273,7 @@ def _stragglers(times: dict[str, Any]) -> str:
             duration(worker["t_own_s"]),
             worker["times_median"],
             duration(worker["beyond_median_s"]),
-            f"{CAUSES[worker['cause']]} ({duration(worker['cause_beyond_s'])})"
+            f"{CAUSE_TEXTS[worker['cause']]} ({duration(worker['cause_beyond_s'])})"
             + (f"; longest read: {worker['slowest_file']}" if worker["slowest_file"] else ""),
         )
         for worker in times["stragglers"]

@@ -462,7 +462,6 @@ BARS = " ▁▂▃▄▅▆▇█"
 WIDTH = 40
 """Letters of a sparkline."""
 MAX_COLUMNS = 6
-"""Most columns of a summary."""
 TURNS = {"_degrees": 360.0, "_radians": 2 * np.pi}
 """A full turn of the angles in a column, by the end of its name or of the quantity."""
 

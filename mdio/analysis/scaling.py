@@ -160,11 +160,7 @@ class Study:
             executor.map(abs, range(2 * executor.n_workers))  # a cluster's start is not scaling
             return timing_record(
                 analyze(
-                    case.trajectory,
-                    kernel=kernel,
-                    top=self.top,
-                    executor=executor,
-                    stop=self.stop,
+                    case.trajectory, kernel=kernel, top=self.top, executor=executor, stop=self.stop
                 )
             )
 

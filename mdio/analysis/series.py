@@ -183,7 +183,7 @@ def _analyze(
         time=time,
         values=values,
         timings=timings,
-        seconds=plan.opened_s + watch.lap(),
+        seconds=plan.open_s + watch.lap(),
         per_frame=True,
         of_frames=n_frames,
         notes=notes,

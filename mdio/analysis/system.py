@@ -68,7 +68,7 @@ class System:
 
     @property
     def universe(self) -> Universe:
-        """The topology, as MDAnalysis has it.
+        """The topology, as a Universe of MDAnalysis.
 
         Raises PlanError: there is none. SourceError: it cannot be read, or does not fit the
         trajectory.
@@ -131,7 +131,7 @@ class System:
         return self.to_layout_indices(atoms, selection)
 
     def indices_in_topology(self, selection: Any) -> AtomIndices:
-        """Return atoms that are chosen otherwise than by a text, as indices into the topology."""
+        """Return atoms given as indices or an AtomGroup, as indices into the topology."""
         in_topology = self._top is not None and self._group is not None
         n_atoms = len(self.universe.atoms) if in_topology else self.layout.info.n_atoms
         name = self._top if in_topology else self.layout.path
@@ -243,7 +243,7 @@ class System:
         return self._universe is not None or self.__dict__.get("topology") is not None
 
     def read_topology(self) -> None:
-        """Read the topology that was given, unless that is done, to check that it fits.
+        """Read the given topology, if it has not been read yet, to check that it fits.
 
         Raises SourceError: it cannot be read, or does not fit the trajectory.
         """
@@ -267,7 +267,7 @@ class System:
         self.reference = f"frame {number % self.layout.info.n_frames}", frame, False
         return frame
 
-    def read_reference_in(
+    def read_reference_from_file(
         self, file: str | PathLike[str], selection: str | None, atoms: AtomIndices | None
     ) -> FrameBlock:
         """Return the selected atoms in the first frame of a file, and keep it as the `reference`.
@@ -289,33 +289,33 @@ class System:
                     reference_atoms = stored_universe(reference, layout).atoms
                     selected = select_by_mdanalysis(reference_atoms, selection, notes=self.notes)
                 n_reference = len(selected)
-            own: Topology | None = None
+            topology: Topology | None = None
             if reference is not None and (self._top is not None or self.topology is not None):
-                own = self.topology or topology_of(self.universe)
-                own = own if atoms is None else own.take(atoms)
+                topology = self.topology or topology_of(self.universe)
+                topology = topology if atoms is None else topology.take(atoms)
                 reference = reference if selected is None else reference.take(selected)
             if n_reference != n_atoms:
                 difference = ""
-                way_out = "select atoms that both have (--select, in Python: select=)"
-                if own is not None and reference is not None:
-                    difference = f" ({_first_difference(own, reference)})"
+                advice = "select atoms that both have (--select, in Python: select=)"
+                if topology is not None and reference is not None:
+                    difference = f" ({_first_difference(topology, reference)})"
                 else:
-                    way_out += ", such as 'protein and name CA'"
+                    advice += ", such as 'protein and name CA'"
                 if not isinstance(selection, str | None):
-                    way_out = (
+                    advice = (
                         "an AtomGroup or indices cannot be looked up in the file: give select= as "
                         "text, such as 'protein and name CA', or reference= as coordinates, "
                         f"({n_atoms}, 3)"
                     )
                 raise PlanError(
                     f"{file}: the reference has {plural(n_reference, 'atom')}, but {n_atoms:,} of "
-                    f"the trajectory are selected{difference}; {way_out}"
+                    f"the trajectory are selected{difference}; {advice}"
                 )
-            if own is not None and reference is not None:
-                self.notes += note_on_reference_names(own, reference, file, "compared")
+            if topology is not None and reference is not None:
+                self.notes += note_on_reference_names(topology, reference, file, "compared")
             frame = layout.read(0, 1, atoms=selected)
         if not frame.box.any() and self.layout.info.n_frames:
-            # By a box of the trajectory, molecules are found that were cut before they were saved.
+            # The trajectory's box shows whether molecules were cut before the file was saved.
             frame.box[...] = self.layout.read(0, 1, atoms=()).box
         self.reference = str(file), frame, True
         return frame
@@ -326,12 +326,12 @@ class System:
 
         Their boxes are not rotated with them.
         """
-        return ROT_TRANS in self.treatments("fit")
+        return ROT_TRANS in self.stored_and_read("fit")
 
     @property
     def was_rotated(self) -> bool:
         """Whether frames were superposed before they were stored, so that their boxes are wrong."""
-        return bool(self.treatments("fit")[0] == ROT_TRANS)
+        return bool(self.stored_and_read("fit")[0] == ROT_TRANS)
 
     def note_unrotated_boxes(self) -> None:
         """Add a note, for kernels that need boxes, if frames were rotated without their boxes."""
@@ -345,7 +345,7 @@ class System:
     @property
     def is_whole(self) -> bool:
         """Whether molecules were made whole, as they were stored or as they are read."""
-        stored_pbc, read_pbc = self.treatments("pbc")
+        stored_pbc, read_pbc = self.stored_and_read("pbc")
         return (read_pbc or stored_pbc) in NEED_BONDS
 
     def check_images(self) -> bool:
@@ -354,7 +354,7 @@ class System:
         Adds a note where a fit has rotated frames, and not their boxes, as they were stored.
         Raises PlanError: it rotates them as they are read.
         """
-        fit = self.treatments("fit")[1]
+        fit = self.stored_and_read("fit")[1]
         if fit == ROT_TRANS:
             raise PlanError(
                 f"{self.layout.path}: --fit {fit} rotates frames and not their boxes, by which "
@@ -392,7 +392,7 @@ class System:
             in_group=self._group is not None,
         )
 
-    def treatments(self, option: str) -> tuple[Any, Any]:
+    def stored_and_read(self, option: str) -> tuple[Any, Any]:
         """Return the values of ``fit`` or ``pbc`` as frames were stored, and as they are read."""
         return treatment(self._manifest, option), self.layout.options.get(option)
 
@@ -447,13 +447,13 @@ class System:
         return None
 
 
-def _first_difference(own: Topology, reference: Topology) -> str:
+def _first_difference(topology: Topology, reference: Topology) -> str:
     """Return a message on the first atom by which the trajectory and a reference differ."""
-    common = np.arange(min(own.n_atoms, reference.n_atoms))
-    differing, _ = own.take(common).differing_names(reference.take(common))
+    common = np.arange(min(topology.n_atoms, reference.n_atoms))
+    differing, _ = topology.take(common).differing_names(reference.take(common))
     first = int(differing[0]) if len(differing) else len(common)
-    name, longer = "trajectory", own
-    if reference.n_atoms > own.n_atoms:
+    name, longer = "trajectory", topology
+    if reference.n_atoms > topology.n_atoms:
         name, longer = "reference", reference
     numbers = longer.per_atom("resids")
     residue = f" of residue {numbers[first]}" if isinstance(numbers, np.ndarray) else ""

@@ -197,7 +197,7 @@ class BlockWork:
 
     Memory stays bounded for blocks of any size: a read fills one buffer, which is used again.
 
-    `layout`: the trajectory. `prepared`: the kernel. `opened_s`: seconds that opening took, if
+    `layout`: the trajectory. `prepared`: the kernel. `open_s`: seconds that opening took, if
     `layout` is open already; counted with the first block. `on_read`: called after each read has
     been computed, in this process. `shared`: memory for stacked rows, which blocks then need not
     send, and the number of the frame of each row. `rank`: of this process, under MPI.
@@ -207,7 +207,7 @@ class BlockWork:
         self,
         layout: Layout,
         prepared: Prepared,
-        opened_s: float = 0.0,
+        open_s: float = 0.0,
         on_read: Progress | None = None,
         shared: tuple[SharedRows, range] | None = None,
         rank: int | None = None,
@@ -216,7 +216,7 @@ class BlockWork:
         self.layout = layout
         self.prepared = prepared
         self.shared = shared
-        self._opened_s = opened_s
+        self._open_s = open_s
         self._on_read = on_read
         self._edges: NDArray[np.int64] | None = None
         self._buffer: FrameBlock | None = None
@@ -244,8 +244,8 @@ class BlockWork:
         info = self.layout.info
         if self._edges is None:
             self._edges = self.layout.boundaries()
-            timing.t_open_s = watch.lap() + self._opened_s
-            timing.began_unix_s -= self._opened_s  # the trajectory was opened before this block
+            timing.t_open_s = watch.lap() + self._open_s
+            timing.began_unix_s -= self._open_s  # the trajectory was opened before this block
         max_frames = max(1, READ_NBYTES // max(1, 12 * info.n_atoms * len(self.prepared.fields)))
         loop = Stopwatch()
         shared_rows, all_frames = self.shared or (None, block)
@@ -259,7 +259,7 @@ class BlockWork:
         else:
             next_reads = ((frame, frame + 1) for frame in block)
         self.layout.prefetch(next_reads, self.prepared.atoms)
-        slowest: range | None = None
+        slowest_run: range | None = None
         for run in runs:
             raise_received_signal()
             watch.lap()
@@ -268,7 +268,7 @@ class BlockWork:
             read_s = watch.lap()
             timing.t_io_s += read_s
             if read_s > timing.slowest_read_s:
-                timing.slowest_read_s, slowest = read_s, run
+                timing.slowest_read_s, slowest_run = read_s, run
             timing.nbytes_source += reads.nbytes_source - source_nbytes
             timing.nbytes_cache += reads.nbytes_cache - cache_nbytes
             times[n_done : n_done + len(run)] = frames.time  # before a kernel may change them
@@ -282,16 +282,17 @@ class BlockWork:
             if self._on_read is not None:
                 self._on_read(len(run), frames.nbytes)
         timing.notes = cache_notes(self.layout)
-        if slowest is not None:  # not if all bytes came from the node's cache: that opens no file
+        if slowest_run is not None:  # if all bytes came from the node's cache, no file is opened
             from_source = timing.nbytes_source or not timing.nbytes_cache
-            first, atoms = slowest[0], self.prepared.atoms
+            first, atoms = slowest_run[0], self.prepared.atoms
             ranges = self.layout.byte_ranges(first, first + 1, atoms) if from_source else ()
-            timing.slowest_file = str(next((one.file.path for one in ranges), self.layout.path))
+            paths = (byte_range.file.path for byte_range in ranges)
+            timing.slowest_file = str(next(paths, self.layout.path))
         timing.t_end_loop_s = watch.lap()
         timing.t_all_frame_s = loop.lap()
         timing.t_block_s = block_watch.lap()
         if timing.t_open_s:  # opening counts as part of the first block
-            timing.t_block_s += self._opened_s
+            timing.t_block_s += self._open_s
         return BlockResult(collector.state, times, timing, collector.row_kind)
 
     def _compute(
@@ -312,10 +313,10 @@ class BlockWork:
         except Exception as error:
             text = error_text(error)
             absent = [name for name in self.prepared.fields if getattr(frames, name) is None]
-            is_of_none = "NoneType" in text and "not callable" not in text
-            if is_of_none and absent:
+            is_none_error = "NoneType" in text and "not callable" not in text
+            if is_none_error and absent:
                 text += f"; the trajectory has no {' and no '.join(absent)}"
-            elif is_of_none and self.prepared.fields == FIELDS[:1]:
+            elif is_none_error and self.prepared.fields == FIELDS[:1]:
                 text += f"; {ASK_FOR_FIELDS}"
             raise BlockError(f"{label} failed: {text}{suffix}") from error
         row_array = check_rows(rows, run, function, f"{label}{suffix}")

@@ -32,7 +32,7 @@ from mdio.cli.workers import add_workers, executor_name
 from mdio.converters.convert import prepare
 from mdio.converters.ensemble import convert_ensemble, convert_members
 from mdio.converters.follow import follow
-from mdio.converters.opening import salvage_offered
+from mdio.converters.opening import suggesting_salvage
 from mdio.converters.options import OPTIONS, ConversionOptions, ConvertResult, Storage, read_recipe
 from mdio.converters.strategies.conversion import Conversion
 from mdio.converters.strategies.structure import is_structure
@@ -214,11 +214,11 @@ def _options(args: argparse.Namespace) -> ConversionOptions:
 
 def run(args: argparse.Namespace, executor: Executor) -> int:
     """Convert, or print the plan; under MPI, rank 0 owns the output and prints."""
-    with salvage_offered(args.salvage):
+    with suggesting_salvage(args.salvage):
         if args.ensemble:
             return _run_ensemble(args, executor)
-        way_out = "add --ensemble to keep trajectories apart by label, or leave out the label"
-        check_unlabelled(args.source, way_out)
+        advice = "add --ensemble to keep trajectories apart by label, or leave out the label"
+        check_unlabelled(args.source, advice)
         _check_last_source(args)
         if args.follow or is_stream(args.source[0]):
             return run_follow(_options(args), args, executor)
@@ -245,9 +245,9 @@ def _check_last_source(args: argparse.Namespace) -> None:
 
 def _run_ensemble(args: argparse.Namespace, executor: Executor) -> int:
     """Convert several trajectories into one output, or those of an ensemble back into files."""
-    for name, (option, way_out) in NOT_FOR_ENSEMBLES.items():
+    for name, (option, advice) in NOT_FOR_ENSEMBLES.items():
         if getattr(args, name):
-            raise PlanError(f"{option} is not for --ensemble; {way_out}")
+            raise PlanError(f"{option} is not for --ensemble; {advice}")
     arguments: dict[str, Any] = {"executor": executor, "force": args.force, "resume": args.resume}
     arguments |= _options(args).keywords()
     with progress_bar(0, "convert", args, executor) as progress:
@@ -307,8 +307,8 @@ def run_conversion(
             _print_notes_on_values(args.command, result.plan.notes)
         else:
             if print_summary is None or result.found_complete:
-                n_kept = None if conversion.appended is None else conversion.n_reused
-                print_summary = partial(_print_summary, n_kept=n_kept)
+                n_existing = None if conversion.appended is None else conversion.n_reused
+                print_summary = partial(_print_summary, n_existing=n_existing)
             print_summary(result)
             if verification is not None and verification.ok:
                 added = "added " if conversion.appended is not None else ""
@@ -335,17 +335,17 @@ def _verify(args: argparse.Namespace, conversion: Conversion, executor: Executor
             conversion.close()
 
 
-def _print_summary(result: ConvertResult, n_kept: int | None = None) -> None:
-    """Print a line, and notes; `n_kept`: frames that stayed as they were when some were added."""
+def _print_summary(result: ConvertResult, n_existing: int | None = None) -> None:
+    """Print a line, and notes; `n_existing`: frames that were there already, if some were added."""
     if result.found_complete:
         print(f"{result.out}: already complete, nothing was written")
         for note in result.plan.notes:
             print(f"  note: {note}")
         return
     size = human_nbytes(result.nbytes_out)
-    n_written = result.n_frames - (n_kept or 0)
+    n_written = result.n_frames - (n_existing or 0)
     sizes = f"{human_nbytes(result.nbytes_in)} -> {size}"
-    if n_kept is not None:
+    if n_existing is not None:
         sizes = f"{n_written:,} of them written, {size}"
     n_new = n_written - result.resumed_frames
     rate = f"{n_new / max(result.seconds, 1e-9):,.0f} frames/s, " if n_new else ""

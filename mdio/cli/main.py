@@ -210,7 +210,7 @@ def end_mpi(code: int) -> int:
         return code
     import numpy as np
 
-    from mdio.parallel.sleeping import Nap
+    from mdio.parallel.sleeping import Backoff
 
     _flush_python()  # before the reduction, so that all ranks exit at the same time
     # All exit with one code, since the launcher sometimes loses that of rank 0. Ranks sleep
@@ -218,7 +218,7 @@ def end_mpi(code: int) -> int:
     largest = np.array([code], np.int32)
     reduction = MPI.COMM_WORLD.Iallreduce(np.array([code], np.int32), largest, MPI.MAX)
     deadline = time.monotonic() + MAX_RANKS_WAIT_S if code else math.inf
-    Nap().until(lambda: reduction.Test() or time.monotonic() > deadline)
+    Backoff().until(lambda: reduction.Test() or time.monotonic() > deadline)
     if not reduction.Test():
         os._exit(code)
     code = int(largest[0])

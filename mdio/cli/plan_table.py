@@ -14,12 +14,12 @@ def _is_bitpacked(plan: LayoutPlan) -> bool:
     return bool(plan.arrays) and not plan.writing.writes_chunks and plan.precision is not None
 
 
-def _overview(plan: LayoutPlan, n_kept: int) -> dict[str, str]:
+def _overview(plan: LayoutPlan, n_existing: int) -> dict[str, str]:
     """Return the rows of the overview, by name; empty ones are not printed."""
     fields = ", ".join(plan.native.fields) + (", box" if plan.native.has_box else "")
     low, high = min(plan.segment_frames, default=0), max(plan.segment_frames, default=0)
     segment = f"{low:,}" if low == high else f"{low:,} to {high:,}"
-    besides = f", besides {n_kept:,} that stay as they are" if n_kept else ""
+    besides = f", besides {n_existing:,} that stay as they are" if n_existing else ""
     rows = {
         "layout": plan.layout,
         "content": f"{plural(plan.n_frames, 'frame')} of {plural(plan.n_atoms, 'atom')}{besides}",
@@ -37,7 +37,7 @@ def _overview(plan: LayoutPlan, n_kept: int) -> dict[str, str]:
         rows[name] = f"rounded to {rounding}"
     frames = plural(min(plan.piece_frames, plan.n_frames), "frame")
     rows["work"] = f"{plural(len(plan.write_tasks()), 'piece')} of {frames}"
-    in_files = "" if n_kept else f" in {plural(plan.n_files, 'file')}"
+    in_files = "" if n_existing else f" in {plural(plan.n_files, 'file')}"
     rows["writes"] = f"{plan.n_writes:,}{in_files}"
     if plan.arrays:
         rows |= _placement(plan)
@@ -95,16 +95,16 @@ def _arrays(plan: LayoutPlan) -> list[tuple[str, ...]]:
     return rows
 
 
-def plan_table(plan: LayoutPlan, n_kept: int = 0) -> str:
+def plan_table(plan: LayoutPlan, n_existing: int = 0) -> str:
     """Return `plan` as lines of text: names and values, a table of chunks, notes.
 
-    `n_kept`: the first frames, of an output that is added to, which are not written; if these are
+    `n_existing`: the first frames of an existing output, which are not written again; if these are
     all, there are only notes.
     """
     lines = []
-    if n_kept < plan.n_frames:
-        plan = plan.after(n_kept)
-        rows = _overview(plan, n_kept).items()
+    if n_existing < plan.n_frames:
+        plan = plan.after(n_existing)
+        rows = _overview(plan, n_existing).items()
         lines = aligned([(name, value) for name, value in rows if value], 2)
         if plan.arrays:
             lines += ["", *aligned(_arrays(plan), 2)]

@@ -71,7 +71,7 @@ def one_parser_message(words: Sequence[str], *, alone: bool = False) -> Iterator
     except SystemExit as end:
         if end.code and (rank > 0 or launched_ranks() > 1):
             if not alone:
-                with suppress(ImportError, RuntimeError, PlanError):  # rank 0 tells
+                with suppress(ImportError, RuntimeError, PlanError):  # rank 0 reports it
                     from mpi4py import MPI
 
                     check_same_words(MPI.COMM_WORLD, words)

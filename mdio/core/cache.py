@@ -173,7 +173,7 @@ def _kept_free_nbytes(total_nbytes: int) -> int:
 class CacheFolder:
     """A node's cache folder, in one process.
 
-    `root`: the folder; it is made when something is stored. `max_nbytes`: as `Cache` has it.
+    `root`: the folder; it is made when something is stored. `max_nbytes`: as in `Cache`.
     """
 
     def __init__(self, root: Path, max_nbytes: int | None = None) -> None:
@@ -183,10 +183,6 @@ class CacheFolder:
         """Why nothing more is stored; None if units are stored."""
         self._reserved_nbytes = 0
         """Bytes that may be stored before sizes are summed again."""
-
-    def trajectory_folder(self, key: str) -> Path:
-        """Return the folder of a trajectory by its key, 16 hexadecimal digits."""
-        return self.root / f"v{VERSION}-{key}"
 
     def create_folder(self, folder: Path) -> None:
         """Create the folder of a trajectory, private to this user; raises OSError."""
@@ -265,13 +261,13 @@ class CacheFolder:
         """Return a warning that the units of the trajectory at `path` do not fit."""
         if self.max_nbytes is None:
             kept_free = human_nbytes(_kept_free_nbytes(shutil.disk_usage(self.root).total))
-            limit, way_out = f"{kept_free} of its disk stay free", "free space there"
+            limit, advice = f"{kept_free} of its disk stay free", "free space there"
         else:
             limit = f"it may take {human_nbytes(self.max_nbytes)} (--cache-size)"
-            way_out = "give a larger --cache-size (cache_size= in Python)"
+            advice = "give a larger --cache-size (cache_size= in Python)"
         return (
             f"{self.root}: the cache is full: {limit}, and {path} alone needs more; what does not "
-            f"fit is read from the source in every pass: {way_out}"
+            f"fit is read from the source in every pass: {advice}"
         )
 
 
@@ -279,7 +275,7 @@ MAGIC = b"MDIOUNIT"
 HEAD = struct.Struct("<8sII")
 """`MAGIC`, bytes of the header, and the crc32c of header and checksums."""
 PIECE_NBYTES = 64 << 10
-"""Bytes of a unit that have a checksum of their own."""
+"""Bytes of a unit that have their own checksum."""
 
 SourceRange = tuple[str, int, int]
 """File, relative to the trajectory; offset; bytes."""
@@ -452,7 +448,7 @@ class CachedSource:
     change, and checksums of both ends; it may grow. Names of units contain a generation, which
     changes when the source is replaced.
     `label`: the stored group of atoms that is read, if any. `n_units`: number of units, recorded
-    for `mdio cache`. `opened`: status of the open file, whose name may have changed.
+    for `mdio cache`. `status`: status of the open file, whose name may have changed.
     """
 
     def __init__(
@@ -462,19 +458,19 @@ class CachedSource:
         label: str = "",
         uuid: str | None = None,
         n_units: int = 0,
-        opened: os.stat_result | None = None,
+        status: os.stat_result | None = None,
     ) -> None:
         self.folder = cache.open()
         self.path = Path(os.path.realpath(path))
         self.label = label
         self.uuid = uuid
         self.n_units = n_units
-        self._opened = opened
+        self._status = status
         self._identity: dict[str, Any] = {}
         """What identified the source when `generation` was read."""
         self.notes: list[str] = []
         """Notes for the user, each once."""
-        self.units_folder = self.folder.trajectory_folder(_digest(self.path, label)[:16])
+        self.units_folder = self.folder.root / f"v{VERSION}-{_digest(self.path, label)[:16]}"
 
     def note(self, text: str) -> None:
         """Add a note for the user, once."""
@@ -517,7 +513,7 @@ class CachedSource:
         if self.uuid is not None:
             return {"uuid": self.uuid}, _digest(self.uuid)[:12]
         try:
-            status = self._opened or self.path.stat()
+            status = self._status or self.path.stat()
             present: dict[str, Any] = {
                 "nbytes": status.st_size,
                 "inode": status.st_ino,
@@ -555,7 +551,7 @@ class CachedSource:
         """Return the name of a unit; `stop`: one beyond its last frame."""
         return f"{self.generation}-{number}-{stop}"
 
-    def held(self, numbers: Sequence[int], stops: Sequence[int]) -> NDArray[np.bool_]:
+    def cached(self, numbers: Sequence[int], stops: Sequence[int]) -> NDArray[np.bool_]:
         """Return which units have a file, a mask."""
         prefix = f"{self.generation}-"
         try:
@@ -567,7 +563,7 @@ class CachedSource:
         return np.array([f"{self.name(n, stop)}.unit" in names for n, stop in pairs], bool)
 
     def has(self, name: str) -> bool:
-        """Return whether the unit of this name has a file: `held` lists those of all units."""
+        """Return whether the unit of this name has a file: `cached` lists those of all units."""
         return (self.units_folder / f"{name}.unit").exists()
 
     def open_unit(self, name: str) -> CachedUnit | None:

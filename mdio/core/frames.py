@@ -275,7 +275,6 @@ class LostBytes:
     frame: int
     """Number of whole frames before it in the file."""
     offset: int
-    """Its offset in the file."""
     nbytes: int
     at_end: bool = True
     """Whether it is a frame that the end of the file cuts; otherwise frames may follow in it."""
@@ -301,7 +300,6 @@ class Stretch:
     frame: int
     """The number of this frame."""
     offset: int
-    """Their offset in the file."""
     nbytes: int
     after_ps: float
     before_ps: float
@@ -366,7 +364,7 @@ class TrajectoryInfo:
     n_frames: int
     n_atoms: int
     dt_ps: float
-    """Time between the first two frames; 1.0 where there is only one (as MDAnalysis has it)."""
+    """Time between the first two frames; 1.0 where there is only one (as in MDAnalysis)."""
     time_first_ps: float
     time_last_ps: float
     has_velocities: bool = False

@@ -31,9 +31,9 @@ def option(text: str, spelled: str = "", default: Any = None, **properties: Any)
     `text`: its help. `spelled`: its names on the command line and, last, that of its value (``-s
     --top FILE``); an option without a value is a flag, one without a name exists in Python only.
     `properties`: ``kind``, how its text is parsed if that does not follow from its type
-    (`mdio.cli.common.KINDS`); ``choices``; ``values``, a flag for each of its values; ``alone``,
-    the name of a set of options of which only one may be given; ``named``, that signatures show it;
-    ``by_name``, that functions also take it by its own name, not only in an object of its part;
+    (`mdio.cli.common.PARSER_ARGUMENTS`); ``choices``; ``values``, a flag for each of its values;
+    ``alone``, the name of a set of options of which only one may be given; ``named``, that
+    signatures show it; ``by_name``, that functions also take it by its name, not only in an object;
     ``keys``, of a mapping; ``layout_specific``, that only some layouts have it; ``append``,
     ``follow``: whether it may be given with these (`ALLOWED_WITH`).
     """
@@ -205,7 +205,6 @@ def _put_into(part: Any, name: str, keywords: dict[str, Any]) -> None:
 
 
 def _options_text(parts: tuple[type, ...], objects: Mapping[str, type]) -> str:
-    """Return the list of options for a docstring."""
     lines = []
     argument_of = {part: name for name, part in objects.items()}
     for part in parts:

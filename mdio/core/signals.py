@@ -29,7 +29,7 @@ def terminations_raised(note: str = "") -> Iterator[None]:
     """Turn the signals that end a process into SystemExit, unless other code handles them.
 
     Python swallows the exception if it is raised within a finaliser or a callback of a weak
-    reference, as libraries have them. So loops call `raise_received_signal`, and so does the
+    reference, which libraries use. So loops call `raise_received_signal`, and so does the
     end of the block. `note`: added to the exception that is raised there.
     """
     replaced: dict[int, Any] = {}

@@ -118,13 +118,13 @@ class StallWatch:
                 waiting[thread] = wait, now_s, 1
                 continue
             _, since_s, n_report = last
-            lasted_s = now_s - since_s
-            if lasted_s >= n_report * self.timeout_s:
-                self._report(f"{describe_process()}: {wait} has taken {lasted_s:.0f} s; {WAITING}")
+            waited_s = now_s - since_s
+            if waited_s >= n_report * self.timeout_s:
+                self._report(f"{describe_process()}: {wait} has taken {waited_s:.0f} s; {WAITING}")
                 n_report += 1
-            if self.abort_s is not None and lasted_s >= self.abort_s:
+            if self.abort_s is not None and waited_s >= self.abort_s:
                 self._report(
-                    f"{describe_process()}: {wait} has taken {lasted_s:.0f} s: ended, "
+                    f"{describe_process()}: {wait} has taken {waited_s:.0f} s: ended, "
                     "as --stall-abort asks; what was being written stays under its temporary name"
                 )
                 _abort()
@@ -148,7 +148,7 @@ def describe_process() -> str:
 
 
 def lost_mount(error: BaseException | None) -> str:
-    """Return `` on HOST``, for a message, if an error comes of storage that this machine lost."""
+    """Return `` on HOST``, for a message, if an error comes from storage that this machine lost."""
     return f" on {os.uname().nodename}" if _is_one_of(LOST_STORAGE, error) else ""
 
 

@@ -145,7 +145,6 @@ class BlockTiming(_Times):
     """The times of one block in one worker, in seconds."""
 
     block: int
-    """Number of the block."""
     frames: range
     """Frames of the trajectory."""
     worker: str = field(default_factory=worker_name)

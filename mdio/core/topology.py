@@ -1,6 +1,6 @@
 """What the atoms of a system are: names, elements, masses, charges, residues, segments, bonds.
 
-`Topology.to_bytes` is what outputs hold (docs/formats.md has it): ``mdiotop1``, the length of a
+`Topology.to_bytes` is what outputs hold (see docs/formats.md): ``mdiotop1``, the length of a
 JSON object (uint32), the object, and arrays compressed together by zlib, whose names, types and
 shapes the object lists. Texts are numbers into tables, which the object has.
 

@@ -25,7 +25,6 @@ MAX_NUMBER = 1e30
 TYPE_TEXTS = {str: "text", int: "whole number from 0 on", float: "number from 0 to 1e30"}
 ABOVE_0 = "above 0"
 Positive = Annotated[float, ABOVE_0]
-"""A positive number."""
 Count = Annotated[int, ABOVE_0]
 
 
@@ -75,7 +74,7 @@ def _check_value(hint: Any, value: Any, path: str, name: str) -> Any:
         if value is None and types.NoneType in arguments:
             return None
         for alternative in arguments:
-            if alternative in TYPE_TEXTS and _is_of(alternative, value):
+            if alternative in TYPE_TEXTS and _is_valid(alternative, value):
                 return value
         hint = next(one for one in arguments if one is not types.NoneType)
         return _check_value(hint, value, path, name)
@@ -90,14 +89,14 @@ def _check_value(hint: Any, value: Any, path: str, name: str) -> Any:
         }
     if isinstance(hint, type) and is_dataclass(hint):
         return from_plain(hint, value, path, name)
-    if hint in TYPE_TEXTS and _is_of(hint, value):
+    if hint in TYPE_TEXTS and _is_valid(hint, value):
         return value
     if hint is bool and isinstance(value, bool):
         return value
     raise _wrong(value, TYPE_TEXTS.get(hint, "table"), path, name)
 
 
-def _is_of(kind: type, value: Any) -> bool:
+def _is_valid(kind: type, value: Any) -> bool:
     if kind is str or isinstance(value, bool):
         return kind is str and isinstance(value, str)
     is_number = isinstance(value, int if kind is int else int | float)

@@ -4,11 +4,7 @@ They are the numbers by which MDAnalysis 2.x multiplies (``MDAnalysis.units``), 
 that reading a file without MDAnalysis gives the same results.
 """
 
-FIELD_UNITS = {
-    "positions": "angstrom",
-    "velocities": "angstrom/ps",
-    "forces": "kJ/(mol angstrom)",
-}
+FIELD_UNITS = {"positions": "angstrom", "velocities": "angstrom/ps", "forces": "kJ/(mol angstrom)"}
 """Units of the per-atom arrays of a block."""
 
 NM_TO_ANGSTROM = 10.0

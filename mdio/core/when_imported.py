@@ -56,7 +56,7 @@ class _Watcher(MetaPathFinder):
 
 
 class _WatchedLoader(Loader):
-    """Wraps the loader of the module, and tells the watcher when that is loaded."""
+    """Wraps the loader of the module, and notifies the watcher when that is loaded."""
 
     def __init__(self, loader: Loader, watcher: _Watcher) -> None:
         self.loader = loader

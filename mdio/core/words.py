@@ -50,13 +50,13 @@ def list_text(names: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
-def plural(number: int, thing: str) -> str:
+def plural(number: int, noun: str) -> str:
     """Return a number and what it counts: ``1 rank``, ``3 passes``, ``2 trajectories``."""
-    if number != 1 and thing.endswith("ory"):
-        thing = f"{thing[:-1]}ies"
+    if number != 1 and noun.endswith("ory"):
+        noun = f"{noun[:-1]}ies"
     elif number != 1:
-        thing += "es" if thing.endswith(("s", "x", "ch", "sh")) else "s"
-    return f"{number:,} {thing}"
+        noun += "es" if noun.endswith(("s", "x", "ch", "sh")) else "s"
+    return f"{number:,} {noun}"
 
 
 def aligned(rows: Sequence[Sequence[str]], n_left: int) -> list[str]:
@@ -196,8 +196,8 @@ def notes_by_label(
     `paths`: of the trajectories. Notes that differ only in these are one, without them.
     """
     notes_of: dict[str, list[tuple[str, str]]] = {}
-    for label, own_notes in notes.items():
-        for note in own_notes:
+    for label, label_notes in notes.items():
+        for note in label_notes:
             path = str(paths[label])
             shared_note = note.removeprefix(f"{path}: ").replace(path, "it")
             notes_of.setdefault(shared_note, []).append((label, note))

@@ -26,14 +26,14 @@ from mdio.core.errors import CorruptLayoutError, OutputError, SourceError
 from mdio.core.files.index import FrameIndex
 from mdio.core.files.reading import OpenFile
 from mdio.core.files.store import need_disk
-from mdio.core.kernels.backend import compiled
+from mdio.core.kernels.backend import import_compiled
 
 if TYPE_CHECKING:
     from mdio import _xtc
 
     kernels = _xtc
 else:
-    kernels = compiled("mdio._xtc")
+    kernels = import_compiled("mdio._xtc")
 
 
 @contextmanager
@@ -59,7 +59,7 @@ MAGICS = (1995, 2023)
 HEADER_NBYTES = 96
 """The longest header; that of an uncompressed frame has 56 bytes, the usual one 92."""
 UNCOMPRESSED_ATOMS = 9
-"""Frames of up to so many atoms hold plain floats."""
+"""Frames of up to this many atoms hold plain floats."""
 
 
 class XTCHeader(NamedTuple):
@@ -201,7 +201,7 @@ def encode(
     try:
         return bytes(kernels.encode(x_nm, boxes, times, steps.astype(np.int32), precision))
     except ValueError as error:
-        way_out = "write another layout"
+        advice = "write another layout"
         if np.isfinite(x_nm).all():
-            way_out = f"lower the precision of {precision:g} steps a nm, or {way_out}"
-        raise OutputError(f"XTC cannot hold these coordinates ({error}); {way_out}") from error
+            advice = f"lower the precision of {precision:g} steps a nm, or {advice}"
+        raise OutputError(f"XTC cannot hold these coordinates ({error}); {advice}") from error

@@ -70,14 +70,14 @@ MAX_DEATHS = 3
 """Worker processes that may die before the work fails, as in Dask."""
 
 
-INSTEAD = dict.fromkeys(("start", "stop", "step"), "frames=slice(START, STOP, STEP)")
-INSTEAD |= dict.fromkeys(
+REPLACEMENTS = dict.fromkeys(("start", "stop", "step"), "frames=slice(START, STOP, STEP)")
+REPLACEMENTS |= dict.fromkeys(
     ("begin_ps", "end_ps", "dt_ps"), "frames=slice(BEGIN, END, DT), floats, ps"
 )
 """How frames are chosen here, by the options of `mdio.analyze`."""
 
 
-@takes_options(CachedReading, MapReduceOptions, replacements=INSTEAD)
+@takes_options(CachedReading, MapReduceOptions, replacements=REPLACEMENTS)
 def map_reduce(
     trajectory: Trajectory | Mapping[str, Trajectory],
     *,
@@ -310,7 +310,7 @@ def _run_tasks(
             numbers.append(number)
             yield task
 
-    for deaths in itertools.count(1):
+    for n_deaths in itertools.count(1):
         numbers: list[int] = []
         try:
             results = results_of(executor, work, submit(numbers), describe, **options)
@@ -319,7 +319,7 @@ def _run_tasks(
                 del unfinished[numbers[position]]
                 yield numbers[position], result
         except WorkerDiedError:
-            if deaths > MAX_DEATHS:
+            if n_deaths > MAX_DEATHS:
                 raise
             continue
         return

@@ -107,7 +107,7 @@ class MapWork:
         self._block_works = []
         for plan, function in zip(plans, self._functions, strict=True):
             prepared = replace(plan.prepared, function=function, reducer=Stack(), fills=False)
-            self._block_works.append(BlockWork(plan.layout, prepared, plan.opened_s, rank=rank))
+            self._block_works.append(BlockWork(plan.layout, prepared, plan.open_s, rank=rank))
 
     def __repr__(self) -> str:
         return f"{self._name} or {kernel_name(self._reduce)}"
@@ -202,7 +202,6 @@ class Table:
 
     keys: NDArray[Any]
     trajectory: NDArray[np.int64]
-    """Number of the trajectory of each row."""
     columns: dict[str, NDArray[Any]]
     failures: list[tuple[Any, int, str]]
     """Keys whose reduce failed, numbers of their trajectories, and errors."""
@@ -411,7 +410,6 @@ class MapReduceJob:
     """A map-reduce whose trajectories are open."""
 
     plans: dict[str, Plan]
-    """Plans by label."""
     program: Program
     shuffle: MapReduceOptions
     progress: Progress | None
@@ -474,7 +472,7 @@ class MapReduceJob:
             time=self.frames.time,
             n_pairs=n_pairs,
             timings=timings,
-            seconds=sum(plan.opened_s for plan in plans) + map_s + reduce_s,
+            seconds=sum(plan.open_s for plan in plans) + map_s + reduce_s,
             reduce_s=reduce_s,
             executor=executor.name,
             workers=executor.n_workers,

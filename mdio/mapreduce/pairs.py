@@ -78,7 +78,6 @@ class KeyValuePairs:
     """Pairs, in columns of equal length."""
 
     names: tuple[str, ...]
-    """Names of the values."""
     columns: list[NDArray[Any]]
     """Keys (K,), frame indices (K,), and the values (K, ...) in the order of `names`."""
 

@@ -30,7 +30,7 @@ FrameSelector = slice | Sequence[float] | NDArray[Any] | Callable[[NDArray[np.fl
 def choose_frames(layout: Layout, frames: FrameSelector | None) -> FrameNumbers:
     """Return numbers of frames of a layout, ascending.
 
-    `layout`: the trajectory. `frames`: a slice of whole numbers, as Python has it, with a positive
+    `layout`: the trajectory. `frames`: a slice of whole numbers, as in Python, with a positive
     step; a slice of times (any of the three a float), both ends included; a list of numbers,
     negative ones from the end, or of times, each within rounding of a frame's; or a function that
     gets all times (F,) in ps and returns a mask, (F,) bool.

@@ -6,7 +6,7 @@ A unit is read by a node that has it; of several such nodes, and for units that 
 node with the smallest load. Rendezvous hashing (Thaler and Ravishankar 1998) decides which of the
 units, so that all nodes agree and the share of a lost node spreads over all others.
 
-Bits lie in bytes least significant first, as ``numpy.packbits(..., bitorder="little")`` has them.
+Bits lie in bytes least significant first, as by ``numpy.packbits(..., bitorder="little")``.
 """
 
 from __future__ import annotations
@@ -51,7 +51,6 @@ MIX = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 
 
 def _weights(numbers: NDArray[np.int64], names: Sequence[str]) -> Words:
-    """Return the weight of each node for each number, (N, n)."""
     return _mixed(numbers, _seeds(names)[:, None])
 
 
@@ -95,13 +94,13 @@ def _runs(n_units: int, n_nodes: int) -> Iterator[slice]:
 
 
 def _preferred_holders(
-    held: NDArray[np.bool_], numbers: NDArray[np.int64], names: Sequence[str]
+    cached: NDArray[np.bool_], numbers: NDArray[np.int64], names: Sequence[str]
 ) -> NDArray[np.int64]:
     """Return the preferred node among those that hold each unit; at least one holds it."""
     owners = np.empty(len(numbers), np.int64)
     seeds = _seeds(names)
     for run in _runs(len(numbers), len(names)):
-        units, nodes = np.nonzero(held[:, run].T)
+        units, nodes = np.nonzero(cached[:, run].T)
         weights = _mixed(numbers[run][units], seeds[nodes])
         best = np.maximum.reduceat(weights, np.flatnonzero(np.diff(units, prepend=-1)))
         is_best = weights == best[units]
@@ -123,39 +122,39 @@ def _shares(loads: NDArray[np.int64], workers: NDArray[np.int64], n: int) -> NDA
 
 
 def assign(
-    held: NDArray[np.bool_],
+    cached: NDArray[np.bool_],
     names: Sequence[str],
     workers: Sequence[int] | None = None,
     numbers: NDArray[np.int64] | None = None,
 ) -> NDArray[np.int64]:
     """Return the node that reads each unit, (U,) int64.
 
-    `held`, (N, U) bool: which node has which unit. `names`: of the nodes, all different. `workers`:
-    how many each node has; one by default. `numbers`, (U,) int64: of `unit_keys`; 0 to U - 1 by
-    default.
+    `cached`, (N, U) bool: which node has which unit. `names`: of the nodes, all different.
+    `workers`: how many each node has; one by default. `numbers`, (U,) int64: of `unit_keys`; 0 to
+    U - 1 by default.
     """
-    n_nodes, n_units = held.shape
+    n_nodes, n_units = cached.shape
     n_workers = np.ones(n_nodes, np.int64) if workers is None else np.asarray(workers, np.int64)
     numbers = np.arange(n_units) if numbers is None else numbers
-    n_held = held.sum(axis=0)
-    owners = held.argmax(axis=0)
-    loads = np.bincount(owners[n_held == 1], minlength=n_nodes)
-    shared = np.flatnonzero(n_held > 1)
+    n_holders = cached.sum(axis=0)
+    owners = cached.argmax(axis=0)
+    loads = np.bincount(owners[n_holders == 1], minlength=n_nodes)
+    shared = np.flatnonzero(n_holders > 1)
     keys = np.empty(len(shared), np.uint64)  # of the sets of nodes
     for run in _runs(len(shared), n_nodes):
-        keys[run] = _seeds(names) @ held[:, shared[run]]
+        keys[run] = _seeds(names) @ cached[:, shared[run]]
     _, first, set_of_unit = np.unique(keys, return_index=True, return_inverse=True)
     if len(first) > MAX_SETS:
-        owners[shared] = _preferred_holders(held[:, shared], numbers[shared], names)
+        owners[shared] = _preferred_holders(cached[:, shared], numbers[shared], names)
         loads += np.bincount(owners[shared], minlength=n_nodes)
     else:
-        for set_number in np.argsort(n_held[shared[first]], kind="stable"):
+        for set_number in np.argsort(n_holders[shared[first]], kind="stable"):
             units = shared[set_of_unit == set_number]
-            nodes = np.flatnonzero(held[:, units[0]])
+            nodes = np.flatnonzero(cached[:, units[0]])
             shares = _shares(loads[nodes], n_workers[nodes], len(units))
             owners[units] = np.repeat(nodes, shares)
             loads[nodes] += shares
-    missing = np.flatnonzero(n_held == 0)
+    missing = np.flatnonzero(n_holders == 0)
     if len(missing):
         preferred_nodes = preferred(numbers[missing], names)
         n_free = _shares(loads, n_workers, len(missing))
@@ -176,15 +175,15 @@ def words_in_block(n_units: int) -> int:
     return 1 << max(0, -(-n_units // (64 * MAX_BLOCKS)) - 1).bit_length()
 
 
-def assign_words(held: Words, names: Sequence[str], block_words: int, first: int = 0) -> Words:
+def assign_words(cached: Words, names: Sequence[str], block_words: int, first: int = 0) -> Words:
     """Assign very many units, 64 with each operation.
 
-    `held`, (N, W) uint64: of each node, a bit for each unit that it has; whole blocks of
+    `cached`, (N, W) uint64: of each node, a bit for each unit that it has; whole blocks of
     `block_words`. Overwritten and returned with a bit for each unit that the node reads; every bit
     is set for exactly one. `first`: number of the first block of these words.
     """
-    n_nodes, n_words = held.shape
-    rows = held.reshape(n_nodes, n_words // block_words, block_words)
+    n_nodes, n_words = cached.shape
+    rows = cached.reshape(n_nodes, n_words // block_words, block_words)
     step = max(1, CHUNK_WORDS // (n_nodes * block_words))
     for begin in range(0, rows.shape[1], step):
         chunk = rows[:, begin : begin + step]
@@ -198,11 +197,11 @@ def assign_words(held: Words, names: Sequence[str], block_words: int, first: int
             chunk[node, block] = bits
         for word in range(block_words):  # units that no node holds: words in turn
             chunk[order[:, word % n_nodes], block, word] |= unassigned[:, word]
-    return held
+    return cached
 
 
 def share_together(
-    held: NDArray[np.uint8],
+    cached: NDArray[np.uint8],
     n_units: int,
     name: str,
     n_workers: int,
@@ -211,7 +210,7 @@ def share_together(
 ) -> NDArray[np.uint8]:
     """Return the units that this node reads (collective over one rank of each node).
 
-    `held`, (ceil(U / 8),) uint8: packed bits of the `n_units` units that this node has; may be
+    `cached`, (ceil(U / 8),) uint8: packed bits of the `n_units` units that this node has; may be
     overwritten, since it may be large. `name`, `n_workers`: of this node. `numbers`: as for
     `assign`.
     Returns (ceil(U / 8),) uint8: packed bits.
@@ -220,40 +219,40 @@ def share_together(
     if len(set(names)) < len(names):
         names = tuple(f"{name}/{number}" for number, name in enumerate(names))
     if n_units <= EXACT_UNITS:
-        all_held = np.empty((comm.size, len(held)), np.uint8)
-        comm.Allgather(held, all_held)
-        bits = np.unpackbits(all_held, axis=1, count=n_units, bitorder="little").astype(bool)
+        all_cached = np.empty((comm.size, len(cached)), np.uint8)
+        comm.Allgather(cached, all_cached)
+        bits = np.unpackbits(all_cached, axis=1, count=n_units, bitorder="little").astype(bool)
         is_own = assign(bits, names, workers, numbers) == comm.rank
         return np.packbits(is_own, bitorder="little")
     # Each rank assigns one run of each piece for all nodes, reusing its memory.
     block_words = words_in_block(n_units)
-    n_blocks = -(-len(held) // (8 * block_words))
+    n_blocks = -(-len(cached) // (8 * block_words))
     for begin in range(0, n_blocks, step := max(comm.size, PIECE_NBYTES // (8 * block_words))):
-        piece = held[8 * block_words * begin : 8 * block_words * (begin + step)]
+        piece = cached[8 * block_words * begin : 8 * block_words * (begin + step)]
         _share_piece(piece, names, block_words, begin, comm)
     if n_units % 8:
-        held[-1] &= (1 << n_units % 8) - 1
-    return held
+        cached[-1] &= (1 << n_units % 8) - 1
+    return cached
 
 
 def _share_piece(
-    held: NDArray[np.uint8], names: Sequence[str], block_words: int, first: int, comm: Any
+    cached: NDArray[np.uint8], names: Sequence[str], block_words: int, first: int, comm: Any
 ) -> None:
     """Replace the packed bits of units that this node holds by those that it reads (collective)."""
     from mpi4py import MPI
 
     block_nbytes = 8 * block_words
-    edges = -(-len(held) // block_nbytes) * np.arange(comm.size + 1) // comm.size
-    ends = np.minimum(edges * block_nbytes, len(held))
+    edges = -(-len(cached) // block_nbytes) * np.arange(comm.size + 1) // comm.size
+    ends = np.minimum(edges * block_nbytes, len(cached))
     counts, starts = np.diff(ends).tolist(), ends[:-1].tolist()
     n_blocks = int(edges[comm.rank + 1] - edges[comm.rank])
     words = np.zeros((comm.size, n_blocks * block_words), "<u8")
     own_count = counts[comm.rank]
     own_counts = [own_count] * comm.size
     own_starts = [n_blocks * block_nbytes * rank for rank in range(comm.size)]
-    comm.Alltoallv([held, counts, starts, MPI.BYTE], [words, own_counts, own_starts, MPI.BYTE])
+    comm.Alltoallv([cached, counts, starts, MPI.BYTE], [words, own_counts, own_starts, MPI.BYTE])
     assign_words(words, names, block_words, first + int(edges[comm.rank]))
-    comm.Alltoallv([words, own_counts, own_starts, MPI.BYTE], [held, counts, starts, MPI.BYTE])
+    comm.Alltoallv([words, own_counts, own_starts, MPI.BYTE], [cached, counts, starts, MPI.BYTE])
 
 
 @dataclass
@@ -304,7 +303,9 @@ class CacheFollower:
             reads = cached_reads(layout, None)
             stops = reads.edges[1:]
             numbers = np.arange(len(stops) if with_last else len(stops) - 1)
-            numbers = numbers[~reads.source.held(numbers.tolist(), stops[: len(numbers)].tolist())]
+            numbers = numbers[
+                ~reads.source.cached(numbers.tolist(), stops[: len(numbers)].tolist())
+            ]
             keys = unit_keys(str(reads.source.path), numbers)
             is_own = preferred(keys, self.nodes) == self.nodes.index(self.own_name)
             for number in numbers[is_own].tolist() if reads.ranges_known else ():

@@ -160,7 +160,7 @@ class DaskExecutor(Executor):
                 n_workers=self._n_local_workers,
                 threads_per_worker=1,
                 dashboard_address=":0",
-                silence_logs=logging.CRITICAL,  # what matters of it comes as an error of ours
+                silence_logs=logging.CRITICAL,  # what matters is raised as an error of mdio
             )
         return self._client
 

@@ -36,7 +36,7 @@ def available_cores() -> int:
 
 
 def checked_count(n_workers: Any, noun: str) -> int:
-    """Return a number of workers, by default that of the cores; raises PlanError: it is none.
+    """Return a number of workers, by default that of the cores; raises PlanError if it is invalid.
 
     `noun`: what is counted, for the message.
     """
@@ -49,9 +49,9 @@ def checked_count(n_workers: Any, noun: str) -> int:
 def item_error(label: str, cause: BaseException) -> MdioError:
     """Return the error to raise when the item called `label` failed with `cause`.
 
-    An error of mdio keeps its class, so that callers still tell a damaged source from a full disk;
-    a BlockError, which names its block, and a PlanError, which is about a whole call, are returned
-    as they are; other errors become a BlockError.
+    An error of mdio keeps its class, so that callers can distinguish a damaged source from a full
+    disk; a BlockError, which names its block, and a PlanError, which is about a whole call, are
+    returned as they are; other errors become a BlockError.
     """
     if isinstance(cause, BlockError | PlanError):
         return cause
@@ -65,7 +65,7 @@ def item_error(label: str, cause: BaseException) -> MdioError:
 class OneAtATime:
     """A block of code for one thread at a time; a second one gets a PlanError.
 
-    A copy of it guards a block of its own.
+    A copy of it guards its own block.
     """
 
     def __init__(self) -> None:
@@ -212,7 +212,7 @@ def results_of(
 ) -> Iterator[tuple[int, Result]]:
     """Yield what `imap` of an executor, which may be a user's own, yields.
 
-    Raises PlanError: that is anything but the number of an item and its result, once for each item.
+    Raises PlanError: it yields anything but (number of an item, result), once for each item.
     BlockError: the result of an item is missing.
     """
     if executor.ranks is not None:  # results may come on rank 0 alone
@@ -221,14 +221,14 @@ def results_of(
     numbered = enumerate(items)
     unfinished: dict[int, Item] = {}
 
-    def noted() -> Iterator[Item]:
+    def recorded_items() -> Iterator[Item]:
         for number, item in numbered:
             unfinished[number] = item
             yield item
 
     contract = "it is called as imap(func, items, describe=...), and yields (number, result)"
     try:
-        pairs = iter(executor.imap(func, noted(), describe=describe, **options))
+        pairs = iter(executor.imap(func, recorded_items(), describe=describe, **options))
     except TypeError as error:
         raise PlanError(f"imap of {executor!r} failed: {error_text(error)}; {contract}") from error
     for pair in pairs:
@@ -261,7 +261,7 @@ def with_prefetch(
 
 
 def choose_executor(executor: Executor | None, n_workers: int | None) -> Executor:
-    """Return `executor`, or one with so many processes; by default, a serial one.
+    """Return `executor`, or one with `n_workers` processes; by default, a serial one.
 
     Raises PlanError: both are given, or `executor` is not an executor, or one without workers.
     """
@@ -280,7 +280,7 @@ def choose_executor(executor: Executor | None, n_workers: int | None) -> Executo
 
 @contextmanager
 def pool_or_serial(executor: Executor | None, n_workers: int) -> Iterator[Executor]:
-    """Yield `executor`, or one with so many processes, which is closed afterwards."""
+    """Yield `executor`, or one with `n_workers` processes, which is closed afterwards."""
     if executor is not None:
         yield choose_executor(executor, None if n_workers == 1 else n_workers)
         return
@@ -289,10 +289,10 @@ def pool_or_serial(executor: Executor | None, n_workers: int) -> Iterator[Execut
 
 
 REPLICAS_PER_WORKER = 2
-"""From so many replicas on, each is read by one worker; fewer are each cut for all workers."""
+"""From this many replicas on, each is read by one worker; fewer are each cut for all workers."""
 
 
-def replicas_fill(executor: Executor, n_replicas: int, tops: Iterable[Any]) -> bool:
+def has_enough_replicas(executor: Executor, n_replicas: int, tops: Iterable[Any]) -> bool:
     """Return whether there are enough replicas for each worker of this machine to take whole ones.
 
     Not if a topology is not a file: it may be large, and would be sent to every worker.
@@ -341,7 +341,7 @@ class Processes(Executor):
     """Worker processes on this machine, forked where the system can.
 
     Forked workers start in milliseconds, since nothing is imported again, and functions defined in
-    a notebook are found in them. Each worker has a pipe of its own to the parent: when one is
+    a notebook are found in them. Each worker has its own pipe to the parent: when one is
     killed, even while it sends a result, the parent sees the end of that pipe at once (a shared
     queue would wait for ever for the rest of the message).
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from mdio.parallel import GatherMode
-from mdio.parallel.sleeping import ROOT, Nap
+from mdio.parallel.sleeping import ROOT, Backoff
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -176,7 +176,7 @@ def _blocking(
         receive = [gathered.reshape(-1).view(np.uint8), counts, None, row.datatype]
     request = comm.Igatherv(row.message(rows), receive, root=ROOT)
     if n_rows * row.nbytes <= SMALL_NBYTES:
-        Nap().until(request.Test)
+        Backoff().until(request.Test)
     else:
         request.Wait()
     return gathered

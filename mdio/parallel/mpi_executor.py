@@ -26,7 +26,7 @@ from mdio.core.signals import FORWARD_S, raise_received_signal
 from mdio.parallel.executors import Executor, item_error, with_prefetch
 from mdio.parallel.pool import picklable
 from mdio.parallel.ranks import GRACE_S, SMALL_NBYTES, RankRun, WorkQueue, abort
-from mdio.parallel.sleeping import Nap, allgather, bcast, duplicate
+from mdio.parallel.sleeping import Backoff, allgather, bcast, duplicate
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -111,7 +111,7 @@ class MPIExecutor(Executor):
         path_arguments = (path for path in paths if isinstance(path, str | PathLike))
         call = f"{function}({', '.join(map(str, path_arguments))})"
         own_sum, sums = np.array([zlib.crc32(call.encode())]), np.empty(self._comm.size, np.int64)
-        Nap().until(self._comm.Iallgather(own_sum, sums).Test)
+        Backoff().until(self._comm.Iallgather(own_sum, sums).Test)
         if (sums != sums[0]).any():
             calls = allgather(self._comm, call)
             other = next(rank for rank, call in enumerate(calls) if call != calls[0])
@@ -142,7 +142,7 @@ class MPIExecutor(Executor):
         items: Iterable[Item],
         *,
         describe: Callable[[Item], str] = str,
-        at_own_pace: bool = False,
+        dynamic: bool = False,
         own: bool = False,
         owner_works: bool = True,
         to_all: bool | None = None,
@@ -153,7 +153,7 @@ class MPIExecutor(Executor):
         fails, or the iterator is closed on rank 0 before its end, all ranks raise; the message is
         that of the first item that failed, on every rank.
 
-        With `at_own_pace` each rank of a node takes the node's next item when it is free, and small
+        With `dynamic` each rank of a node takes the node's next item when it is free, and small
         results do not wait while rank 0 works on an item.
 
         With `own` each rank passes its own items, tuples that begin with a unique number, which
@@ -162,12 +162,12 @@ class MPIExecutor(Executor):
         Without `owner_works` rank 0, unless it is the only rank, leaves all items to the others and
         only receives results.
 
-        `to_all`: whether all ranks get all results; by default as the executor has it.
+        `to_all`: whether all ranks get all results; by default as the executor does.
         """
-        at_own_pace = at_own_pace and owner_works
+        dynamic = dynamic and owner_works
         to_all = self.to_all if to_all is None else to_all
         self._active = self._imap(
-            func, items, describe, at_own_pace, own, owner_works=owner_works, to_all=to_all
+            func, items, describe, dynamic, own, owner_works=owner_works, to_all=to_all
         )
         return self._active
 
@@ -175,11 +175,11 @@ class MPIExecutor(Executor):
         self,
         func: Callable[[Item], Result],
         items: Iterable[Item],
-        at_own_pace: bool,
+        dynamic: bool,
         owner_works: bool,
     ) -> Iterator[tuple[int, Item]]:
         """Return the items that this rank works on, with their numbers."""
-        if at_own_pace and self._comm.size > 1:
+        if dynamic and self._comm.size > 1:
             if self._queue is None:
                 self._queue = WorkQueue(self._comm)
             if self._queue.is_usable:
@@ -196,12 +196,12 @@ class MPIExecutor(Executor):
         func: Callable[[Item], Result],
         items: Iterable[Item],
         describe: Callable[[Item], str],
-        at_own_pace: bool,
+        dynamic: bool,
         own: bool,
         owner_works: bool,
         to_all: bool,
     ) -> Iterator[tuple[int, Result]]:
-        small_nbytes = SMALL_NBYTES if at_own_pace else 0
+        small_nbytes = SMALL_NBYTES if dynamic else 0
         run = RankRun(self._comm, self._grace_s, small_nbytes, waits=not owner_works)
         results: list[tuple[int, Result]] = []
         try:
@@ -209,7 +209,7 @@ class MPIExecutor(Executor):
             if own:
                 share = ((cast(Any, item)[0], item) for item in items)
             else:
-                share = self._share(func, items, at_own_pace, owner_works)
+                share = self._share(func, items, dynamic, owner_works)
             for number, result in self._results(run, func, share, describe):
                 if to_all:
                     results.append((number, result))
@@ -261,13 +261,13 @@ class MPIExecutor(Executor):
                 yield from run.received_results()
             else:
                 run.send(number, result)
-        nap = Nap()
+        backoff = Backoff()
         while is_root and run.n_working > 0 and not run.stopped():
             for number_and_result in run.received_results():
                 yield number_and_result
-                nap = Nap()
+                backoff = Backoff()
             raise_received_signal()
-            nap.take()
+            backoff.sleep()
 
     def close(self) -> None:
         """End the work of an iterator that was left unfinished (all ranks)."""
@@ -291,7 +291,7 @@ class MPIExecutor(Executor):
         on_timeout = (
             None if self._exit_error is None else partial(abort, self._exit_comm, self._exit_error)
         )
-        Nap().until(self._exit_comm.Ibarrier().Test, deadline, on_timeout)
+        Backoff().until(self._exit_comm.Ibarrier().Test, deadline, on_timeout)
         if self._queue is not None:
             self._queue.close()
             self._queue = None

@@ -1,4 +1,4 @@
-"""A pool of workers, each with a pipe of its own, and an array that they share.
+"""A pool of workers, each with its own pipe, and an array that they share.
 
 Forked workers write rows into memory that the parent maps: an anonymous file (Linux' memfd), which
 disappears with the last process that has it open, even if that is killed, and which, unlike

@@ -22,11 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import BlockError, MdioError, error_text
-from mdio.core.files.turns import process_identity
+from mdio.core.files.locks import process_identity
 from mdio.core.signals import FORWARD_S
 from mdio.parallel.gather import RowType
 from mdio.parallel.pool import picklable
-from mdio.parallel.sleeping import Nap, allgather, any_of, duplicate
+from mdio.parallel.sleeping import Backoff, allgather, any_of, duplicate
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -39,7 +39,7 @@ DONE = -1
 MAX_IN_FLIGHT = 2
 """Results that a rank may have sent without rank 0 having received them."""
 SMALL_NBYTES = 1 << 20
-"""With `at_own_pace` more results may be in flight, up to this many bytes in all."""
+"""With `dynamic` more results may be in flight, up to this many bytes in all."""
 
 
 class RankRun:
@@ -139,7 +139,7 @@ class RankRun:
 
     def wait_until(self, ready: Callable[[], bool]) -> None:
         """Wait; end the program if waiting takes too long after this rank has failed."""
-        Nap().until(ready, self._deadline, self._abort)
+        Backoff().until(ready, self._deadline, self._abort)
 
     def _abort(self) -> NoReturn:
         timeout = BlockError("rank 0 stopped, but others did not in time")
@@ -151,7 +151,7 @@ class RankRun:
         An empty list if no rank has failed or sent STOP. Errors have their traceback as a note.
         """
         if self.comm.rank == 0:
-            self.wait_until(self._drained)
+            self.wait_until(self._received_all)
         else:
             self.send(DONE)
         self.wait_until(lambda: self._n_in_flight() == 0)
@@ -166,7 +166,7 @@ class RankRun:
             for rank, (number, sent_stop, error, trace) in enumerate(outcomes)
         ]
 
-    def _drained(self) -> bool:
+    def _received_all(self) -> bool:
         for _ in self.received_results():
             pass
         return self.n_working == 0
@@ -224,11 +224,7 @@ class Agreement:
         self._abort_cleanup = abort_cleanup
 
     def reach(
-        self,
-        error: BaseException | None = None,
-        *,
-        number: int = 0,
-        must_end_program: bool = False,
+        self, error: BaseException | None = None, *, number: int = 0, must_end_program: bool = False
     ) -> None:
         """Return on all ranks if none has failed; otherwise raise the same error on all.
 
@@ -239,7 +235,7 @@ class Agreement:
 
         def wait(ready: Callable[[], bool]) -> None:
             on_timeout = None if error is None else partial(self._end, error, is_ours=True)
-            Nap().until(ready, deadline, on_timeout)
+            Backoff().until(ready, deadline, on_timeout)
 
         if not any_of(self._comm, error is not None, wait):
             return
@@ -330,7 +326,7 @@ class WorkQueue:
     def items(self, items: Iterable[Item]) -> Iterator[tuple[int, Item]]:
         """Return this rank's items with their numbers; only if the queue `is_usable`.
 
-        Each call has a counter of its own, 0 at first, so that no rank has to wait for another.
+        Each call has its own counter, 0 at first, so that no rank has to wait for another.
         """
         self._n_calls += 1
         return self._items_of_rank(
@@ -374,7 +370,7 @@ def exchange_rows(rows: NDArray[Any], counts: Sequence[int], comm: MPI.Intracomm
     """
     row = RowType(rows.shape[1:], rows.dtype)
     incoming = np.empty(comm.size, np.int64)
-    Nap().until(comm.Ialltoall(np.array(counts, np.int64), incoming).Test)
+    Backoff().until(comm.Ialltoall(np.array(counts, np.int64), incoming).Test)
     out = row.empty(int(incoming.sum()))
     max_rows = max(1, PIECE_NBYTES // max(1, row.nbytes))
     n_pieces = max(allgather(comm, math.ceil(max(counts) / max_rows)))
@@ -383,7 +379,7 @@ def exchange_rows(rows: NDArray[Any], counts: Sequence[int], comm: MPI.Intracomm
             [*row.message(array)[:1], *_piece(n_rows, piece * max_rows, max_rows), row.datatype]
             for array, n_rows in ((rows, counts), (out, incoming.tolist()))
         )
-        Nap().until(comm.Ialltoallv(outgoing, received).Test)
+        Backoff().until(comm.Ialltoallv(outgoing, received).Test)
     row.free()
     return out
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-MAX_NAP_S = 0.002
+MAX_SLEEP_S = 0.002
 ROOT = 0
 """The rank that gives, or gathers, what concerns all."""
 HEAD_NBYTES, BODY_NBYTES = 8, 1016
@@ -25,16 +25,16 @@ Wait = Callable[[Callable[[], bool]], None]
 """Waits until the function that it gets returns True."""
 
 
-class Nap:
+class Backoff:
     """Sleeps for longer and longer, so that waiting ranks leave the cores to working ones."""
 
     def __init__(self) -> None:
         self._seconds = 1e-5
 
-    def take(self) -> None:
+    def sleep(self) -> None:
         """Sleep."""
         time.sleep(self._seconds)
-        self._seconds = min(2 * self._seconds, MAX_NAP_S)
+        self._seconds = min(2 * self._seconds, MAX_SLEEP_S)
 
     def until(
         self,
@@ -46,13 +46,13 @@ class Nap:
         while not ready():
             if on_timeout is not None and time.monotonic() > deadline:
                 on_timeout()
-            self.take()
+            self.sleep()
 
 
 def duplicate(comm: Any) -> Any:
     """Return a communicator of the same ranks, whose messages are its own."""
     duplicated, request = comm.Idup()
-    Nap().until(request.Test)
+    Backoff().until(request.Test)
     return duplicated
 
 
@@ -63,12 +63,12 @@ def bcast(comm: Any, value: Any) -> Any:
     is_root = comm.rank == ROOT
     data = MPI.pickle.dumps(value) if is_root else b""
     slot = _slot(data)
-    Nap().until(comm.Ibcast(slot, root=ROOT).Test)
+    Backoff().until(comm.Ibcast(slot, root=ROOT).Test)
     nbytes = _nbytes(slot)
     message = slot[HEAD_NBYTES : HEAD_NBYTES + nbytes]
     if nbytes > BODY_NBYTES:
         message = np.frombuffer(data, np.uint8) if is_root else np.empty(nbytes, np.uint8)
-        Nap().until(comm.Ibcast([message, MPI.BYTE], root=ROOT).Test)
+        Backoff().until(comm.Ibcast([message, MPI.BYTE], root=ROOT).Test)
     return value if is_root else MPI.pickle.loads(message)
 
 
@@ -78,13 +78,13 @@ def allgather(comm: Any, value: Any) -> list[Any]:
 
     data = MPI.pickle.dumps(value)
     slots = np.empty((comm.size, HEAD_NBYTES + BODY_NBYTES), np.uint8)
-    Nap().until(comm.Iallgather(_slot(data), slots).Test)
+    Backoff().until(comm.Iallgather(_slot(data), slots).Test)
     counts = [_nbytes(slot) for slot in slots]
     if max(counts) <= BODY_NBYTES:
         parts = [slot[HEAD_NBYTES : HEAD_NBYTES + n] for slot, n in zip(slots, counts, strict=True)]
     else:
         all_data = np.empty(sum(counts), np.uint8)
-        Nap().until(comm.Iallgatherv([data, MPI.BYTE], [all_data, counts, MPI.BYTE]).Test)
+        Backoff().until(comm.Iallgatherv([data, MPI.BYTE], [all_data, counts, MPI.BYTE]).Test)
         parts = np.split(all_data, np.cumsum(counts)[:-1])
     return [MPI.pickle.loads(part) for part in parts]
 
@@ -106,5 +106,5 @@ def any_of(comm: Any, is_true: bool, wait: Wait | None = None) -> bool:
     """Return whether `is_true` holds on any rank; sleeps meanwhile, or calls `wait`."""
     any_true = np.zeros(1, np.int32)
     request = comm.Iallreduce(np.array([is_true], np.int32), any_true)
-    (wait or Nap().until)(request.Test)
+    (wait or Backoff().until)(request.Test)
     return bool(any_true[0])

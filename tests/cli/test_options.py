@@ -114,11 +114,11 @@ def test_what_grows_keeps_its_recipe_but_for_where_it_ended(tmp_path):
 
 
 def test_what_has_no_recipe_is_refused(tmp_path, capsys):
-    goal = str(tmp_path / "a.zarr")
+    target = str(tmp_path / "a.zarr")
     (tmp_path / "other.json").write_text('{"colour": 1}')
     (tmp_path / "no.json").write_text("{")
     for path, code in ((DCD, 1), (tmp_path / "no.json", 1), (tmp_path / "other.json", 2)):
-        assert main(["convert", "--recipe", str(path), DCD, goal]) == code
+        assert main(["convert", "--recipe", str(path), DCD, target]) == code
         assert str(path) in capsys.readouterr().err
     with pytest.raises(PlanError, match="'colour', which this version of mdio does not have"):
         read_recipe(tmp_path / "other.json")

@@ -81,7 +81,7 @@ def check_own_pace_gives_every_item_once():
     """To all ranks of this node together, and the counter begins again with each call."""
     with MPIExecutor(COMM) as executor:
         for n_items in (0, 1, SIZE, 3 * SIZE + 1, 50):
-            found = dict(executor.imap(lambda n: n * n, range(n_items), at_own_pace=True))
+            found = dict(executor.imap(lambda n: n * n, range(n_items), dynamic=True))
             assert found == {n: n * n for n in range(n_items)}
 
 
@@ -97,7 +97,7 @@ def check_a_slow_rank_is_given_less():
     with MPIExecutor(COMM) as executor:
         done = executor.map(abs, range(3))  # and then as ever
         assert done == [0, 1, 2]
-        found = [result for _, result in executor.imap(work, range(20 * SIZE), at_own_pace=True)]
+        found = [result for _, result in executor.imap(work, range(20 * SIZE), dynamic=True)]
     shares = [sum(rank == one for rank, _ in found) for one in range(SIZE)]
     assert sum(shares) == 20 * SIZE
     if SIZE > 1:
@@ -109,9 +109,7 @@ def check_an_owner_that_leaves_the_work_to_others():
     for n_items in (0, 1, SIZE, 3 * SIZE + 1):
         with MPIExecutor(COMM) as executor:
             found = dict(
-                executor.imap(
-                    lambda n: (n, RANK), range(n_items), at_own_pace=True, owner_works=False
-                )
+                executor.imap(lambda n: (n, RANK), range(n_items), dynamic=True, owner_works=False)
             )
         assert {number: item for number, (item, _) in found.items()} == {
             n: n for n in range(n_items)
@@ -122,7 +120,7 @@ def check_an_owner_that_leaves_the_work_to_others():
 def check_large_results_wait_at_any_pace():
     taken = []
     with MPIExecutor(COMM, to_all=False) as executor:
-        for _, (rank, made_at, _) in executor.imap(_large, range(12 * SIZE), at_own_pace=True):
+        for _, (rank, made_at, _) in executor.imap(_large, range(12 * SIZE), dynamic=True):
             taken.append((rank, made_at, time.monotonic()))
             time.sleep(0.005)
     for rank in {rank for rank, _, _ in taken}:

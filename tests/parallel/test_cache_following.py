@@ -20,7 +20,7 @@ from mdio.parallel.assignment import CacheFollower, follow_into_cache
 def held(path, cache):
     with mdio.open(path, cache=cache) as layout:
         _ = layout.info
-        return cache_units(layout, None).held(cache)
+        return cache_units(layout, None).cached(cache)
 
 
 @pytest.mark.parametrize("kind", ["xtc", "dcd", "trr"])

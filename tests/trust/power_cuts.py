@@ -22,7 +22,7 @@ from pathlib import Path
 import kills
 import shim
 
-from mdio.core.files import replacing, turns
+from mdio.core.files import locks, replacing
 
 SECTOR_NBYTES = 512
 OLD, NEW, LATER = 10, 20, 12
@@ -208,7 +208,7 @@ def main() -> int:
     seen: Counter[str] = Counter()
     failures = []
     kills.mda.Universe(kills.PSF, kills.DCD, to_guess=())
-    turns.STALE_S = 2.0  # a lock whose contents were not flushed names nobody, and is waited for
+    locks.STALE_S = 2.0  # a lock whose contents were not flushed names nobody, and is waited for
     with tempfile.TemporaryDirectory() as base:
         recorded = functools.cache(
             lambda name, had: record(Path(base, f"{names.index(name)}-{had}"), name, had)

@@ -211,7 +211,7 @@ class MSD(Lagged):
                 "frames were laid on a reference by a fit, so that displacements are not those of "
                 "the simulation; give the trajectory from before the fit"
             )
-        quiet = system.is_superposed or "nojump" in system.treatments("pbc")
+        quiet = system.is_superposed or "nojump" in system.stored_and_read("pbc")
         return replace(super().prepare(system), quiet=quiet)
 
     def sums(self, block: FrameBlock) -> Floats:
@@ -229,7 +229,7 @@ class MSD(Lagged):
             squares_before[lags.n_frames - lag] + squares_before[-1] - squares_before[lag]
         )
         values = np.maximum(pair_squares - 2 * lags.products(power), 0) / (lags.n_pairs * n_atoms)
-        values[0] *= 0  # without rounding; not a number if a position is none
+        values[0] *= 0  # exactly 0, or NaN if a position is NaN
         return np.asarray(values)
 
     def notes(self, block: FrameBlock) -> tuple[str, ...]:

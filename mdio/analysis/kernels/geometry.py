@@ -63,7 +63,7 @@ class RMSD(Kernel):
         """Read the reference; look up masses if they are the weights."""
         atoms = system.select(self.select)
         reference = reference_positions(system, self.reference, self.select, atoms)
-        superpose, fit = self.superpose, system.treatments("fit")[1]
+        superpose, fit = self.superpose, system.stored_and_read("fit")[1]
         if superpose == "auto":
             superpose = fit is None
             if fit is not None:
@@ -108,7 +108,7 @@ def reference_positions(
         if isinstance(reference, int | np.integer):
             frame = system.read_reference(int(reference), atoms)
         else:
-            frame = system.read_reference_in(reference, select, atoms)
+            frame = system.read_reference_from_file(reference, select, atoms)
         positions = np.array(frame.positions[0], np.float64)
         if not np.isfinite(positions).all():
             name = system.reference[0] if system.reference else reference

@@ -51,7 +51,7 @@ def field_names(fields: Any) -> tuple[str, ...]:
 def _plain_names(
     attribute: str, names: Any, kinds: tuple[type, ...], expected: str
 ) -> Sequence[Any]:
-    """Return the names of columns or rows, any iterable with an order, as a tuple; None is none.
+    """Return the names of columns or rows, any iterable with an order, as a tuple; () for None.
 
     A list stays one, with which users compare it.
     """
@@ -335,7 +335,7 @@ def kernel_name(function: BlockFunction) -> str:
 
 
 def check_takes(function: Callable[..., Any], n_arguments: int, call: str) -> None:
-    """Raise PlanError if a function does not take so many arguments; it is called as in `call`."""
+    """Raise PlanError if a function does not take `n_arguments`; `call` shows how it is called."""
     try:
         parameters = signature(function, follow_wrapped=False)
     except ValueError:  # some builtins have none

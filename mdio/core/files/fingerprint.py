@@ -20,7 +20,7 @@ END_NBYTES = 64 * 1024
 """Bytes of the head and of the tail of a file that go into its fingerprint."""
 
 COUNTS_NBYTES = 32
-"""DCD and NetCDF files have their number of frames within so many bytes from the beginning, which
+"""DCD and NetCDF files have their number of frames within this many bytes from the beginning, which
 therefore change while such a file grows."""
 
 KEY_NAMES = {
@@ -100,7 +100,7 @@ class SourceStates:
 def file_state(path: Path, nbytes: int | None = None, skipped: int = 0) -> dict[str, int]:
     """Return ``nbytes``, ``inode``, ``mtime_ns``, ``crc32c_head`` and ``crc32c_tail`` of a file.
 
-    Of a folder, those of its manifest. `nbytes`: of a file that may grow, compare only so many
+    For a folder, those of its manifest. `nbytes`: of a file that may grow, compare only this many
     bytes from its beginning. `skipped`: bytes at the beginning that may change.
     """
     file_path = identifying_file(path.absolute())

@@ -188,9 +188,9 @@ class InFlight:
         """Request bytes of an object: as answers take long, many at once from the beginning."""
         request = _Request(file, offset, nbytes, np.empty(0, np.uint8))
         self._requests.append(request)
-        held_bytes = remote.held_bytes(offset, nbytes)
-        if held_bytes is not None:
-            request.buffer = np.frombuffer(held_bytes, np.uint8)
+        buffered_bytes = remote.buffered_bytes(offset, nbytes)
+        if buffered_bytes is not None:
+            request.buffer = np.frombuffer(buffered_bytes, np.uint8)
             request.came_with_opening = True
             request.future.set_result(0.0)
             return

@@ -29,8 +29,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import OutputError
+from mdio.core.files.locks import Leftover, leftovers
 from mdio.core.files.marks import is_own_record, manifest_in, open_regular
-from mdio.core.files.turns import Leftover, leftovers
 from mdio.core.files.writing import flush, write_all
 from mdio.core.kernels import crc32c
 from mdio.core.words import human_nbytes
@@ -264,7 +264,7 @@ class Unfinished:
         return f"{whole_text} and {frames} of others" if self.n_frames else whole_text
 
     def advice(self, *, replaces: bool) -> str:
-        """Return the end of the message of a run that leaves it, with the ways out.
+        """Return the end of the message of a run that leaves it, which says how to go on.
 
         `replaces`: whether there is a former output, which is kept until this one is complete.
         """
@@ -279,16 +279,16 @@ class Unfinished:
             f"(resume=True {conjunction} force=True in Python)"
         )
 
-    def check_follows(self, goal: Path, *, follows: bool) -> None:
-        """Raise OutputError if it is of a conversion, and the new run `follows` an output."""
-        if follows and not self._is_append:
+    def check_continues(self, target: Path, *, continues: bool) -> None:
+        """Raise OutputError if it is of a conversion, and the new run `continues` an output."""
+        if continues and not self._is_append:
             raise OutputError(
-                f"{goal}: a conversion that was to replace it is unfinished: {self.text}; give "
+                f"{target}: a conversion that was to replace it is unfinished: {self.text}; give "
                 "mdio convert its source and options with --force --resume to continue that first "
                 "(force=True and resume=True in Python), or --force here to drop what is kept"
             )
 
-    def compare(self, goal: Path, identity: Mapping[str, Any]) -> None:
+    def compare(self, target: Path, identity: Mapping[str, Any]) -> None:
         """Raise OutputError unless it is of the conversion of this `identity`."""
         stored = self.values.get("of")
         change = describe_change(stored if isinstance(stored, dict) else {}, identity)
@@ -297,7 +297,7 @@ class Unfinished:
             if self._is_append:
                 work, advice = "an append", "give mdio append the same source with --resume"
             raise OutputError(
-                f"{goal}: {work} was left unfinished, which this one cannot continue "
+                f"{target}: {work} was left unfinished, which this one cannot continue "
                 f"({change}); {advice}, or --force to start again"
             )
 
@@ -352,11 +352,11 @@ def unfinished_in(leftover: Leftover) -> Iterator[Unfinished]:
             yield unfinished
 
 
-def refuse_unfinished(goal: Path, name: Path, *, follows: bool) -> None:
-    """Raise OutputError, which names `name`, if an unfinished `goal` can be continued."""
-    for leftover in leftovers([goal]):
+def refuse_unfinished(target: Path, name: Path, *, continues: bool) -> None:
+    """Raise OutputError, which names `name`, if an unfinished `target` can be continued."""
+    for leftover in leftovers([target]):
         for unfinished in unfinished_in(leftover):
-            unfinished.check_follows(name, follows=follows)
+            unfinished.check_continues(name, continues=continues)
             raise OutputError(
                 f"{name}: an earlier run did not finish; {unfinished.text}; give --resume "
                 "(resume=True in Python) to continue it, or --force (force=True) to start again"

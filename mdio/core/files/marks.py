@@ -145,7 +145,6 @@ def _not_regular(path: Path) -> OSError:
 
 
 ENSEMBLE_MANIFEST = "ensemble.json"
-"""The manifest of an ensemble in H5MD."""
 OUTPUT_MARKERS = ("manifest.json", "zarr.json", ENSEMBLE_MANIFEST)
 """Files by which a folder is known to be an output of mdio."""
 UUID_SUFFIX = r"-[0-9a-f]{8}"
@@ -185,10 +184,10 @@ OWN_NAMES = {
     "zarr": r"zarr\.json|h5md|mdio|particles",
     "ensemble": r"zarr\.json|ensemble\.json",
 }
-"""Patterns of the names in an output's folder, by layout; those of trajectories come besides."""
+"""Patterns of the names in an output's folder, by layout, without those of trajectories."""
 
 
-def check_only_own(folder: Path, names: Iterable[str] | None = None) -> None:
+def check_no_foreign_files(folder: Path, names: Iterable[str] | None = None) -> None:
     """Raise OutputError if an output's folder holds what mdio did not write, which would be lost.
 
     `names`: what it holds; by default, it is listed. Hidden files do not count, nor do folders of
@@ -230,23 +229,23 @@ def own_parts_folder(target: Path, name: object) -> Path | None:
     return plain.with_name(str(name)) if match else None
 
 
-def belongs_to_output(goal: str, name: object) -> bool:
-    """Return whether `name` is that of the output `goal`, or of a topology beside it."""
+def belongs_to_output(target: str, name: object) -> bool:
+    """Return whether `name` is that of the output `target`, or of a topology beside it."""
     if not isinstance(name, str):
         return False
-    stems = "|".join(map(re.escape, {goal, Path(goal).stem}))
+    stems = "|".join(map(re.escape, {target, Path(target).stem}))
     topology = rf"({stems})(\.[^/]+)?\.(pdb|gro)"
-    return name == goal or re.fullmatch(topology, name, re.DOTALL) is not None
+    return name == target or re.fullmatch(topology, name, re.DOTALL) is not None
 
 
-def is_built_for(goal: str, name: str) -> bool:
-    """Return whether `name` is the final name of a temporary of the output `goal`.
+def is_built_for(target: str, name: str) -> bool:
+    """Return whether `name` is the final name of a temporary of the output `target`.
 
-    Chunks of earlier runs are copied into the files ``GOAL.2`` and so on.
+    Chunks of earlier runs are copied into the files ``TARGET.2`` and so on.
     """
     return (
-        belongs_to_output(goal, name)
-        or re.fullmatch(rf"{re.escape(goal)}\.(\d+|new)", name) is not None
+        belongs_to_output(target, name)
+        or re.fullmatch(rf"{re.escape(target)}\.(\d+|new)", name) is not None
     )
 
 

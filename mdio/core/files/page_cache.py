@@ -32,7 +32,7 @@ def drop_cache(path: Path) -> str | None:
     """Drop a file, or all files in a folder, from the page cache; return why some stay, if they do.
 
     ``POSIX_FADV_DONTNEED`` (posix_fadvise(2)) may have no effect: memory file systems have no disk
-    below, network ones may ignore it. So ``mincore(2)`` tells afterwards which pages stay. Objects
+    below, network ones may ignore it. So ``mincore(2)`` shows afterwards which pages stay. Objects
     of a store are never in the page cache.
     """
     if not store_at(path).in_page_cache:

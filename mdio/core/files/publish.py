@@ -18,17 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mdio.core.errors import BlockError, CorruptLayoutError, MdioError, OutputError, SourceError
-from mdio.core.files.journal import (
-    find_unfinished,
-    journal_path,
-    refuse_unfinished,
-    unfinished_in,
-)
-from mdio.core.files.marks import check_only_own, manifest_in
-from mdio.core.files.remote.paths import RemotePath
-from mdio.core.files.replacing import put_in_place, take_over, tidy
-from mdio.core.files.store import is_remote, store_at, to_path
-from mdio.core.files.turns import (
+from mdio.core.files.journal import find_unfinished, journal_path, refuse_unfinished, unfinished_in
+from mdio.core.files.locks import (
     TEMPORARY,
     Claim,
     State,
@@ -38,6 +29,10 @@ from mdio.core.files.turns import (
     refuse_second_run,
     state_at,
 )
+from mdio.core.files.marks import check_no_foreign_files, manifest_in
+from mdio.core.files.remote.paths import RemotePath
+from mdio.core.files.replacing import put_in_place, take_over, tidy
+from mdio.core.files.store import is_remote, store_at, to_path
 from mdio.core.files.writing import INDEX_ENDING, flush, remove
 from mdio.core.signals import raise_received_signal, terminations_raised
 
@@ -138,15 +133,15 @@ def _check_target(target: Path, force: bool, sources: Sequence[Path]) -> None:
             )
         return
     if not force:
-        way_out = "choose another name"
+        advice = "choose another name"
         if target.is_symlink() or not _is_foreign_folder(target):
-            way_out += " or use --force (force=True in Python)"
+            advice += " or use --force (force=True in Python)"
         for leftover in leftovers([target]):
             for unfinished in unfinished_in(leftover):
-                way_out = f"of a run that was to replace it, {unfinished.advice(replaces=True)}"
+                advice = f"of a run that was to replace it, {unfinished.advice(replaces=True)}"
         is_like_source = any(source.suffix == target.suffix for source in sources)
         source_text = ", and the last name is taken for the output" if is_like_source else ""
-        raise OutputError(f"{target}: it exists already{source_text}; {way_out}")
+        raise OutputError(f"{target}: it exists already{source_text}; {advice}")
     if target.is_symlink():
         return
     mode = target.stat().st_mode
@@ -158,7 +153,7 @@ def _check_target(target: Path, force: bool, sources: Sequence[Path]) -> None:
             "replaced; remove it yourself or choose another name"
         )
     if target.is_dir():
-        check_only_own(target)
+        check_no_foreign_files(target)
 
 
 def _is_foreign_folder(target: Path) -> bool:
@@ -200,7 +195,7 @@ def link_target(out: str | os.PathLike[str]) -> Path:
     return path.resolve() if path.is_symlink() else path
 
 
-def settle(out: Path) -> None:
+def recover(out: Path) -> None:
     """Complete or undo an exchange that a dead run has begun, before `out` is changed again.
 
     Raises OutputError: that cannot be done.
@@ -209,14 +204,14 @@ def settle(out: Path) -> None:
         from mdio.core.files.remote import places
 
         try:
-            places.settle(out)
+            places.recover(out)
         except OSError as error:
             raise OutputError(f"{out}: cannot continue ({error.strerror or error})") from error
         return
-    goal = out.absolute()
-    if goal.parent.is_dir():
-        with output_errors(goal):
-            tidy([goal])  # the output itself may have been moved aside
+    target = out.absolute()
+    if target.parent.is_dir():
+        with output_errors(target):
+            tidy([target])  # the output itself may have been moved aside
 
 
 @contextmanager
@@ -232,7 +227,7 @@ def publish(
     discard: bool | None = None,
     upload: Upload | None = None,
     former_state: State | None = None,
-    follows: bool = False,
+    continues: bool = False,
 ) -> Iterator[Path]:
     """Build an output under a temporary name, and rename it when the block ends without an error.
 
@@ -249,7 +244,7 @@ def publish(
     left, which is an error otherwise; None = as `force`. `upload`: for a store: what sends files of
     the output meanwhile. `former_state`: the state (`state_at`) of the output that may be replaced;
     None = the present one. If another run has changed that by the end, nothing is replaced.
-    `follows`: whether the new output continues the former one.
+    `continues`: whether the new output continues the former one.
     Yields Path: ``.NAME.mdio-HOST-PID-TOKEN.tmp`` beside the target, where the block makes a file
     or a folder. If it exists, its journal lists what an earlier run has stored.
     Raises OutputError: before any work: the target exists, is a source or a folder of something
@@ -260,7 +255,7 @@ def publish(
     target_path = to_path(target)
     discard = force if discard is None else discard
     upload = upload or store_at(target_path).upload(target_path)
-    if upload is not None and target_path == upload.goal:
+    if upload is not None and target_path == upload.target:
         names = [Path(companion).name for companion in companions]
         with (
             upload.building(
@@ -283,39 +278,39 @@ def publish(
         ):
             yield temporary
         return
-    goal = target_path.absolute()
+    target_path = target_path.absolute()
     companion_paths = [Path(companion).absolute() for companion in companions]
     source_paths = [Path(source) for source in sources]
-    check_folder(goal)
-    for path in (goal, *companion_paths):
-        _check_name(path, goal)
+    check_folder(target_path)
+    for path in (target_path, *companion_paths):
+        _check_name(path, target_path)
     # Before the checks, since this may restore a former output.
-    tidy([goal, *companion_paths], unfinished_too=discard and not resume)
-    for path in (goal, *companion_paths):
+    tidy([target_path, *companion_paths], discard_unfinished=discard and not resume)
+    for path in (target_path, *companion_paths):
         _check_target(path, force, source_paths)
-    former_state = former_state or state_at(goal)
+    former_state = former_state or state_at(target_path)
     if not resume:
-        name = goal if upload is None else upload.goal
-        refuse_unfinished(goal, name, follows=follows)
+        name = target_path if upload is None else upload.target
+        refuse_unfinished(target_path, name, continues=continues)
     with terminations_raised(f"{target} is complete"):
-        with output_errors(goal):
-            claim = Claim(goal)
-        temporary = claim.name(goal)
+        with output_errors(target_path):
+            claim = Claim(target_path)
+        temporary = claim.name(target_path)
         try:
             if not force:
-                refuse_second_run(claim, goal)
+                refuse_second_run(claim, target_path)
             with _output_errors_except([path.absolute() for path in source_paths], temporary):
                 if resume and identity is not None:
-                    take_over(claim, goal, identity, follows=follows)
+                    take_over(claim, target_path, identity, continues=continues)
                 yield temporary
                 raise_received_signal()
                 new_paths = [path for path in companion_paths if os.path.lexists(claim.name(path))]
                 if upload is None:  # else these files are removed once they are sent
-                    for path in (*new_paths, goal):
+                    for path in (*new_paths, target_path):
                         flush_tree(claim.name(path))
                 # Objects that stay in the store, or have been sent, cannot be checked here.
                 if check is not None and (
-                    upload is None or not (upload.follows or upload.uploads_while_writing)
+                    upload is None or not (upload.continues or upload.uploads_while_writing)
                 ):
                     try:
                         check(temporary)
@@ -327,9 +322,11 @@ def publish(
                     temporaries = {path.name: claim.name(path) for path in new_paths}
                     upload.finish(temporary, temporaries, check)
                 try:
-                    put_in_place(claim, goal, new_paths, force=force, former_state=former_state)
+                    put_in_place(
+                        claim, target_path, new_paths, force=force, former_state=former_state
+                    )
                 except OutputError:
-                    if follows and state_at(goal) != former_state:
+                    if continues and state_at(target_path) != former_state:
                         # The output that this one continues is gone.
                         journal_path(temporary).unlink(missing_ok=True)
                     raise
@@ -350,8 +347,8 @@ def publish(
                             remove(path)
                     with suppress(OSError):
                         journal_path(temporary).unlink(missing_ok=True)
-                elif not is_inside_temporary(goal):  # else the whole output's message says it
-                    replaces = force and not follows and os.path.lexists(goal)
+                elif not is_inside_temporary(target_path):  # else the output's own message says it
+                    replaces = force and not continues and os.path.lexists(target_path)
                     advice = unfinished.advice(replaces=replaces)
                     if isinstance(error, MdioError):
                         raise type(error)(f"{error}; {advice}") from error

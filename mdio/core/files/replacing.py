@@ -33,22 +33,22 @@ from typing import Any
 
 from mdio.core.errors import OutputError
 from mdio.core.files.journal import journal_path, unfinished_in
+from mdio.core.files.locks import (
+    Claim,
+    Leftover,
+    State,
+    change_lock,
+    concurrent_change_error,
+    leftovers,
+    remove_dead_change_lock,
+    state_at,
+)
 from mdio.core.files.marks import (
-    check_only_own,
+    check_no_foreign_files,
     is_identical,
     manifest_in,
     read_identity,
     try_lock,
-)
-from mdio.core.files.turns import (
-    Claim,
-    Leftover,
-    State,
-    concurrent_change_error,
-    exclusive_turn,
-    leftovers,
-    remove_dead_turn,
-    state_at,
 )
 from mdio.core.files.writing import INDEX_ENDING, flush, libc_function, remove
 
@@ -114,7 +114,7 @@ def _folder_lock(folder: Path) -> Iterator[None]:
 
 def put_in_place(
     claim: Claim,
-    goal: Path,
+    target: Path,
     companions: Sequence[Path],
     *,
     force: bool,
@@ -122,47 +122,47 @@ def put_in_place(
 ) -> None:
     """Rename an output, and all that belongs to it, from their temporary to their final names.
 
-    `goal`, `companions`: final paths, all in one folder. `force`: replace an existing output.
+    `target`, `companions`: final paths, all in one folder. `force`: replace an existing output.
     `former_state`: its state, as this run knows it.
     Raises OutputError: one of the names is taken; another run has changed the former output; or
     that could be neither replaced nor restored. OSError: a rename failed; all is as it was.
     """
-    folder = goal.parent
-    tidy([goal, *companions])
-    if force and state_at(goal) != former_state:  # unfinished outputs may then be needed
-        raise concurrent_change_error(goal)
-    tidy([goal, *companions], unfinished_too=True)  # may take long, so unlocked
-    with exclusive_turn(goal), _folder_lock(folder):
-        _tidy_locked([goal, *companions], unfinished_too=True)
-        existing = [path for path in (goal, *companions) if os.path.lexists(path)]
+    folder = target.parent
+    tidy([target, *companions])
+    if force and state_at(target) != former_state:  # unfinished outputs may then be needed
+        raise concurrent_change_error(target)
+    tidy([target, *companions], discard_unfinished=True)  # may take long, so unlocked
+    with change_lock(target), _folder_lock(folder):
+        _tidy_locked([target, *companions], discard_unfinished=True)
+        existing = [path for path in (target, *companions) if os.path.lexists(path)]
         if existing and not force:
             raise _target_exists_error(existing[0])
         for path in existing:
             if os.path.lexists(claim.name(path)):
                 keep_access(path, claim.name(path))
         flush(folder)  # the temporary names
-        if force and state_at(goal) != former_state:
-            raise concurrent_change_error(goal)
-        if _is_folder(goal):
-            check_only_own(goal)
-        is_file = not (_is_folder(goal) or _is_folder(claim.name(goal)))
-        if companions and is_file and set(existing) <= {goal}:
-            _replace_in_steps(claim, goal, companions, ())
+        if force and state_at(target) != former_state:
+            raise concurrent_change_error(target)
+        if _is_folder(target):
+            check_no_foreign_files(target)
+        is_file = not (_is_folder(target) or _is_folder(claim.name(target)))
+        if companions and is_file and set(existing) <= {target}:
+            _replace_in_steps(claim, target, companions, ())
         elif companions:
-            _replace_in_steps(claim, goal, companions, existing)
+            _replace_in_steps(claim, target, companions, existing)
         elif not existing:
-            _rename_to_free(claim.name(goal), goal)
+            _rename_to_free(claim.name(target), target)
         elif is_file:
-            rename(claim.name(goal), goal)
-        elif _try_exchange(claim.name(goal), goal):
+            rename(claim.name(target), target)
+        elif _try_exchange(claim.name(target), target):
             try:
                 flush(folder)
             except OSError:
-                _try_exchange(claim.name(goal), goal)
+                _try_exchange(claim.name(target), target)
                 raise
-            remove(claim.name(goal))
+            remove(claim.name(target))
         else:
-            _replace_in_steps(claim, goal, companions, existing)
+            _replace_in_steps(claim, target, companions, existing)
         flush(folder)
 
 
@@ -170,58 +170,58 @@ def _is_folder(path: Path) -> bool:
     return path.is_dir() and not path.is_symlink()
 
 
-def _is_done(goal: Path, plan: Mapping[str, Any]) -> bool:
+def _is_published(target: Path, plan: Mapping[str, Any]) -> bool:
     """Return whether the new output of a plan has its final name."""
-    return is_identical(goal, plan["new"][goal.name])
+    return is_identical(target, plan["new"][target.name])
 
 
 def _replace_in_steps(
-    claim: Claim, goal: Path, companions: Sequence[Path], aside: Sequence[Path]
+    claim: Claim, target: Path, companions: Sequence[Path], aside: Sequence[Path]
 ) -> None:
     """Move the paths `aside`, and give the new files their names; see the module.
 
     A new file whose former one is not moved aside replaces it by a rename.
     """
     # Identities of the new files by final name.
-    new = {path.name: read_identity(claim.name(path)) for path in (*companions, goal)}
-    plan = {"goal": goal.name, "aside": [path.name for path in aside], "new": new}
+    new = {path.name: read_identity(claim.name(path)) for path in (*companions, target)}
+    plan = {"goal": target.name, "aside": [path.name for path in aside], "new": new}
     claim.record(plan)
     try:
         for path in aside:
             rename(path, claim.name(path, "old"))
-            if path == goal:
-                flush(goal.parent)
+            if path == target:
+                flush(target.parent)
         if aside:
-            flush(goal.parent)
+            flush(target.parent)
         for path in companions:
             _rename_to_free(claim.name(path), path)
-        flush(goal.parent)
-        if os.path.lexists(goal) and not aside:
-            rename(claim.name(goal), goal)
+        flush(target.parent)
+        if os.path.lexists(target) and not aside:
+            rename(claim.name(target), target)
         else:
-            _rename_to_free(claim.name(goal), goal)
-        flush(goal.parent)
+            _rename_to_free(claim.name(target), target)
+        flush(target.parent)
     except BaseException as error:
-        claim.is_unsettled = True  # until undone
+        claim.needs_recovery = True  # until undone
         # In memory only: on disk, the folder may still have the former file.
-        if not aside and _is_done(goal, plan):
+        if not aside and _is_published(target, plan):
             raise
         try:
             try:
-                _undo(claim, goal.parent, plan)
+                _undo(claim, target.parent, plan)
             except OSError:  # a full disk: removing the new files frees space
                 for path in claim.temporaries():
                     remove(path)
-                _undo(claim, goal.parent, plan)
+                _undo(claim, target.parent, plan)
         except OSError:
-            old = claim.name(goal, "old")
+            old = claim.name(target, "old")
             if not os.path.lexists(old):
                 raise error from None
             raise OutputError(
-                f"{goal}: the new output could not get its name, nor the former one be restored "
-                f"({error}); the former one is {old}, and is restored when {goal} is next written"
+                f"{target}: the new output could not get its name, nor the former one be restored "
+                f"({error}); the former one is {old}, and is restored when {target} is next written"
             ) from error
-        claim.is_unsettled = False
+        claim.needs_recovery = False
         raise
     for path in aside:
         remove(claim.name(path, "old"))
@@ -258,12 +258,12 @@ def _link(source: str | Path, target: str | Path) -> None:
 
 def _undo(owner: Claim | Leftover, folder: Path, plan: Mapping[str, Any]) -> None:
     """Undo the steps of a plan that were taken, the last one first."""
-    goal = folder / plan["goal"]
+    target = folder / plan["goal"]
     for name, identity in reversed(plan["new"].items()):
         path = folder / name
         if is_identical(path, identity):
             _restore(path, owner.name(path))
-    for path in [folder / name for name in plan["aside"] if name != goal.name]:
+    for path in [folder / name for name in plan["aside"] if name != target.name]:
         old = owner.name(path, "old")
         if not os.path.lexists(old):
             continue
@@ -272,25 +272,25 @@ def _undo(owner: Claim | Leftover, folder: Path, plan: Mapping[str, Any]) -> Non
         else:
             _restore(old, path)
     flush(folder)
-    old = owner.name(goal, "old")
+    old = owner.name(target, "old")
     if os.path.lexists(old):
-        _restore(old, goal)
+        _restore(old, target)
         flush(folder)
 
 
-def tidy(targets: Sequence[Path], *, unfinished_too: bool = False) -> None:
+def tidy(targets: Sequence[Path], *, discard_unfinished: bool = False) -> None:
     """Restore former outputs of `targets` that killed processes left aside; remove the rest.
 
     Where a new output had its name already, it stays. So do temporaries that can be resumed, unless
-    they are of the first target and `unfinished_too`.
+    they are of the first target and `discard_unfinished`.
     """
     with _folder_lock(targets[0].parent):
-        _tidy_locked(targets, unfinished_too=unfinished_too)
+        _tidy_locked(targets, discard_unfinished=discard_unfinished)
 
 
-def _tidy_locked(targets: Sequence[Path], *, unfinished_too: bool) -> None:
+def _tidy_locked(targets: Sequence[Path], *, discard_unfinished: bool) -> None:
     for target in targets:
-        remove_dead_turn(target)
+        remove_dead_change_lock(target)
         # After a power cut there may be a frame index without its temporary, which was not flushed.
         for index in target.parent.glob(f"..{escape(target.name)}.mdio-*.tmp{INDEX_ENDING}"):
             if not os.path.lexists(index.with_name(index.name[1 : -len(INDEX_ENDING)])):
@@ -298,14 +298,14 @@ def _tidy_locked(targets: Sequence[Path], *, unfinished_too: bool) -> None:
     for leftover in leftovers(targets):
         plan = leftover.plan
         if plan is not None:
-            goal = leftover.folder / plan["goal"]
-            if not (os.path.lexists(goal) if plan["aside"] else _is_done(goal, plan)):
+            target = leftover.folder / plan["goal"]
+            if not (os.path.lexists(target) if plan["aside"] else _is_published(target, plan)):
                 _undo(leftover, leftover.folder, plan)
             for path in [leftover.name(leftover.folder / name, "old") for name in plan["aside"]]:
                 # Other folders are not ours; an empty one was being removed.
                 if not (_is_folder(path) and any(path.iterdir())) or manifest_in(path) is not None:
                     remove(path)
-        may_discard = unfinished_too and targets[0].name in leftover.journals
+        may_discard = discard_unfinished and targets[0].name in leftover.journals
         if not may_discard and any(unfinished_in(leftover)):
             continue
         new_names = plan["new"] if plan is not None else ()
@@ -320,44 +320,44 @@ def _tidy_locked(targets: Sequence[Path], *, unfinished_too: bool) -> None:
             leftover.lock.unlink(missing_ok=True)
 
 
-def take_over(claim: Claim, goal: Path, identity: Mapping[str, Any], *, follows: bool) -> None:
-    """Rename an unfinished `goal` of a dead process to names of `claim`, so that it is resumed.
+def take_over(claim: Claim, target: Path, identity: Mapping[str, Any], *, continues: bool) -> None:
+    """Rename an unfinished `target` of a dead process to names of `claim`, so that it is resumed.
 
     Raises OutputError: it is of another conversion than that of this `identity`.
     """
-    with _folder_lock(goal.parent):
-        for leftover in leftovers([goal]):
+    with _folder_lock(target.parent):
+        for leftover in leftovers([target]):
             for unfinished in unfinished_in(leftover):
-                unfinished.check_follows(goal, follows=follows)
-                unfinished.compare(goal, identity)
+                unfinished.check_continues(target, continues=continues)
+                unfinished.compare(target, identity)
                 for name in leftover.temporaries:
                     rename(
                         leftover.name(leftover.folder / name), claim.name(leftover.folder / name)
                     )
-                for path in claim.name(goal).rglob(PARTIAL_INDEXES):
+                for path in claim.name(target).rglob(PARTIAL_INDEXES):
                     path.unlink(missing_ok=True)
                 # The journal last: it is useless without the files that it lists.
-                rename(journal_path(leftover.name(goal)), journal_path(claim.name(goal)))
+                rename(journal_path(leftover.name(target)), journal_path(claim.name(target)))
                 leftover.lock.unlink(missing_ok=True)
                 return
 
 
-def drop_unfinished(goal: Path, identity: Mapping[str, Any]) -> None:
-    """Remove unfinished outputs of dead processes of the conversion to `goal` of this `identity`.
+def drop_unfinished(target: Path, identity: Mapping[str, Any]) -> None:
+    """Remove unfinished outputs of dead processes of the conversion to `target` of this `identity`.
 
     It is complete by now. Unfinished outputs of others stay, since they may be needed.
     """
-    with _folder_lock(goal.parent):
-        for leftover in leftovers([goal]):
+    with _folder_lock(target.parent):
+        for leftover in leftovers([target]):
             for unfinished in unfinished_in(leftover):
                 with suppress(OSError):  # another conversion, or a failing disk
-                    unfinished.compare(goal, identity)
+                    unfinished.compare(target, identity)
                     for name in leftover.temporaries:
                         remove(leftover.name(leftover.folder / name))
-                    journal_path(leftover.name(goal)).unlink(missing_ok=True)
+                    journal_path(leftover.name(target)).unlink(missing_ok=True)
                     leftover.lock.unlink(missing_ok=True)
         with suppress(OSError):
-            _tidy_locked([goal], unfinished_too=False)
+            _tidy_locked([target], discard_unfinished=False)
 
 
 def keep_access(former: Path, new: Path) -> None:

@@ -128,7 +128,7 @@ class Disk:
 
     opening_waits: ClassVar[bool] = False
     """Whether opening a file takes a request, so that the next ones should be prefetched, and none
-    be opened in vain."""
+    opened unnecessarily."""
     has_folders: ClassVar[bool] = True
     """Whether a folder exists before the files in it, and can be listed and held open."""
     holds_ensembles: ClassVar[bool] = True
@@ -199,8 +199,8 @@ class Disk:
     def forget_end(self, path: Path) -> None:
         """Forget what `prefetch_end` has kept, when the library has opened the file."""
 
-    def upload(self, goal: Path, **options: Any) -> Upload | None:  # noqa: ARG002
-        """Return the upload of an output to `goal`; None if outputs are built in place."""
+    def upload(self, target: Path, **options: Any) -> Upload | None:  # noqa: ARG002
+        """Return the upload of an output to `target`; None if outputs are built in place."""
         return None
 
     def file_system(self, path: AnyPath) -> str:
@@ -208,7 +208,7 @@ class Disk:
         folder = f"{os.path.realpath(path).rstrip('/')}/"
         type_name, depth = "unknown", -1
         for _, point, kind in mounts():
-            # Of two mounts on one point, the later one hides the earlier one.
+            # A later mount on the same point hides the earlier one.
             if folder.startswith(point) and len(point) >= depth:
                 type_name, depth = kind, len(point)
         return type_name
@@ -255,11 +255,11 @@ class ObjectStore(Disk):
         """Return no bytes: the object stays in the store."""
         return np.empty(0, np.uint8)
 
-    def upload(self, goal: Path, **options: Any) -> Upload:
+    def upload(self, target: Path, **options: Any) -> Upload:
         """See the base class; `options`: of `Upload`."""
         from mdio.core.files.remote.uploading import Upload
 
-        return Upload(RemotePath(goal), **options)
+        return Upload(RemotePath(target), **options)
 
     def file_system(self, path: AnyPath) -> str:  # noqa: ARG002
         """See the base class."""

@@ -287,7 +287,7 @@ class WrittenFile:
         return self
 
     def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
-        # After an error in the block, another one in closing is of no use.
+        # An error in closing must not replace one in the block.
         with nullcontext() if error_type is None else suppress(OSError):
             self.close()
 
@@ -326,7 +326,7 @@ def _split_off(unwritten: deque[memoryview], nbytes: int) -> Sequence[memoryview
 
 
 def free_memory() -> int:
-    """Return the available memory in bytes; 0 where the system does not tell."""
+    """Return the available memory in bytes; 0 where the system does not say."""
     try:
         for line in Path("/proc/meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:"):

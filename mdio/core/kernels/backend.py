@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from mdio.core.errors import MissingExtensionError
 
-__all__ = ["compiled", "module"]
+__all__ = ["import_compiled", "module"]
 
 
-def compiled(name: str) -> ModuleType:
+def import_compiled(name: str) -> ModuleType:
     """Import a compiled module; raises MissingExtensionError."""
     try:
         return import_module(name)
@@ -25,4 +25,4 @@ def compiled(name: str) -> ModuleType:
 if TYPE_CHECKING:
     from mdio import _kernels as module
 else:
-    module = compiled("mdio._kernels")
+    module = import_compiled("mdio._kernels")

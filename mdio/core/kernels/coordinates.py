@@ -1,13 +1,13 @@
 """Kernels of coordinates: copies out of raw file buffers, RMSD and fits, angles, periodic cells.
 
-Coordinates are interleaved, byte-swapped, scaled and picked by atom on their way in and out.
+Coordinates are interleaved, byte-swapped, scaled and selected by atom on their way in and out.
 
 Dihedral angles are cosines and sines, for which no angle need be computed. With the bonds a, b, c
 from atom to atom, x = (a x b) . (b x c) and y = |b| a . (b x c) are the cosine and the sine but for
 one common factor (Blondel & Karplus 1996,
 10.1002/(SICI)1096-987X(19960715)17:9<1132::AID-JCC5>3.0.CO;2-T, with the sign of IUPAC).
 
-Of periodic cells: which atoms are near others across a boundary, and which molecules it cuts.
+For periodic cells: which atoms are near others across a boundary, and which molecules it cuts.
 
 Arguments: `positions` and `src`, (F, A, 3) float32, of which frames may lie anywhere, in one unit
 with all else; `planar`, (F, 3, A) float32, contiguous along the atoms, of which frames and axes may
@@ -45,7 +45,7 @@ def planar_to_xyz(planar: Float32s, out: Float32s, atoms: Int64s | None = None) 
 def swap_to_native(
     src: Float32s, out: Float32s, atoms: Int64s | None = None, scale: float | None = None
 ) -> None:
-    """Copy coordinates out of a raw file buffer: swap bytes if need be, pick atoms, convert units.
+    """Copy coordinates out of a raw file buffer: swap bytes, select atoms and convert units.
 
     `src`: big-endian (``>f4``: NetCDF-3 records, TRR) or little-endian, as its dtype says; needs no
     alignment. `scale`: multiplies every number, as float32 by float32 (10 makes nm to angstrom).
@@ -211,15 +211,15 @@ def gather(
     backend.module.gather(positions, vectors, atoms, starts, weights)
 
 
-def centre(positions: Float32s, boxes: Float32s, picked: Int64s) -> None:
-    """Move all atoms, in place, so that the centre of those `picked` is the middle of the cell.
+def centre(positions: Float32s, boxes: Float32s, atoms: Int64s) -> None:
+    """Move all atoms, in place, so that the centre of `atoms` is the middle of the cell.
 
-    `picked`, (n,) int64: at least one atom, else ValueError; the centre is that of geometry.
+    `atoms`, (n,) int64: at least one atom, else ValueError; the centre is that of geometry.
     """
-    vectors = _cell_vectors(positions, boxes, picked)
-    if not len(picked):
+    vectors = _cell_vectors(positions, boxes, atoms)
+    if not len(atoms):
         raise ValueError("no atoms to centre")
-    backend.module.centre(positions, vectors, picked)
+    backend.module.centre(positions, vectors, atoms)
 
 
 def follow(
@@ -261,32 +261,32 @@ def best_rotations(sums: Float64s) -> Float64s:
 
 def fit(
     positions: Float32s,
-    picked: Int64s,
+    atoms: Int64s,
     reference: Float64s,
     *,
     rotate: bool = True,
     along: Sequence[Float32s] = (),
 ) -> None:
-    """Move all atoms, in place, so that those `picked` lie on a reference as closely as can be.
+    """Move all atoms, in place, so that `atoms` lie on a reference as closely as possible.
 
     The sum of squared distances is least (Kabsch 1976, 10.1107/S0567739476001873), and each frame
-    is fitted by itself. A frame of which a picked atom is at no finite place becomes NaN.
-    `picked`, (n,) int64: at least one atom. `reference`, (n, 3) float64: where they are to lie.
+    is fitted by itself. A frame in which one of `atoms` is at no finite place becomes NaN.
+    `atoms`, (n,) int64: at least one atom. `reference`, (n, 3) float64: where they are to lie.
     `rotate`: whether frames are turned, besides being moved. `along`, (F, A, 3) float32 each:
     vectors of the atoms, which turn with them.
-    Raises ValueError: no atom is picked, a reference that is not finite or of another shape.
+    Raises ValueError: there are no `atoms`, or a reference that is not finite or of another shape.
     """
     n_frames, n_atoms = checks.native_rows(positions, "positions").shape[:2]
-    checks.indices(picked, n_atoms)
+    checks.indices(atoms, n_atoms)
     reference = np.ascontiguousarray(reference, np.float64)
-    if not len(picked) or reference.shape != (len(picked), 3) or not np.isfinite(reference).all():
-        raise ValueError(f"a reference of shape {reference.shape} for {len(picked)} atoms")
+    if not len(atoms) or reference.shape != (len(atoms), 3) or not np.isfinite(reference).all():
+        raise ValueError(f"a reference of shape {reference.shape} for {len(atoms)} atoms")
     for array in (positions, *along):
         checks.output(array, n_frames, n_atoms)
     target = reference.mean(axis=0)
     sums = np.empty((n_frames, 12))
-    backend.module.fit_sums(positions, picked, np.ascontiguousarray(reference - target), sums)
-    origins = sums[:, :3] / len(picked)
+    backend.module.fit_sums(positions, atoms, np.ascontiguousarray(reference - target), sums)
+    origins = sums[:, :3] / len(atoms)
     rotations = np.tile(np.eye(3), (n_frames, 1, 1))
     is_finite = np.isfinite(sums).all(axis=1)
     if rotate:

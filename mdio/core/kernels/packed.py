@@ -108,12 +108,12 @@ PADDING_NBYTES = 16
 
 
 def packed_limit(n_rows: int, n_numbers: int) -> int:
-    """Return the most bytes that rows of so many integers can take."""
+    """Return the most bytes that rows of `n_numbers` integers can take."""
     return n_rows * (-(-n_numbers // GROUP) + _plain_nbytes(n_numbers)) + PADDING_NBYTES
 
 
 def _plain_nbytes(n_numbers: int) -> int:
-    """Return the bytes of so many integers as they are, up to a multiple of 8."""
+    """Return the bytes of unpacked integers, rounded up to a multiple of 8."""
     return 4 * 8 * -(-n_numbers // 8)
 
 
@@ -171,8 +171,8 @@ def encode_rigid(
     """Encode integers by what stays the same: lengths, triangles, bonds that turn slowly.
 
     ``docs/rigid.md`` has the format. `positions` become integers as by `quantise`. `key_every`:
-    every so many frames one needs none before it, up to 255. `least`: so many atoms, up to 4,096,
-    can be decoded without the others; both 0: only all.
+    interval of frames that need none before them, up to 255. `least`: number of atoms, up to 4,096,
+    that can be decoded without the others; both 0: only all.
     Returns a description, which another compressor makes small, and (n,) uint8, which none does,
     and which last until this thread encodes again; None for a single frame, or where there are no
     such integers.

@@ -24,7 +24,7 @@ class WaterResidence(Kernel):
     Keys are atoms of the water, by their index in the topology. Columns are ``n_frames``, how many
     frames each was near; ``n_stays``, in how many runs of frames; ``longest_ps``, from the first to
     the last frame of the longest one; and ``alive`` (tau_max + 1,): from how many of its frames it
-    stays for so many frames more, each counted as a part of all waters near in that frame.
+    stays for tau more frames, each counted as a part of all waters near in that frame.
     `survival_probability` turns these into a probability.
 
     Parameters
@@ -133,7 +133,7 @@ def survival_probability(result: MapReduceResult) -> NDArray[np.float64]:
     Returns
     -------
     (tau_max + 1,) float64
-        NaN for tau of which no frame has so many after it.
+        NaN where no frame has tau frames after it.
     """
     alive = result.columns["alive"].sum(axis=0)
     n_begins = np.zeros(len(alive))

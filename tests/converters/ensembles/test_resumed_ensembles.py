@@ -44,7 +44,7 @@ def ended(self, writer, record):
 Conversion._record = ended
 from mdio.cli.main import main
 from mdio.converters.strategies import write_tasks
-write_tasks.LAG_S = 0.0  # each piece is noted
+write_tasks.MAX_COMMIT_DELAY_S = 0.0  # each piece is noted
 words = ["convert", "--ensemble", "a.xtc", "b.xtc", "c.xtc", sys.argv[1], "-s", sys.argv[3]]
 sys.exit(main([*words, "--resume", "--chunk-frames", "5"]))
 """

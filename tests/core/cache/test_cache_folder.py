@@ -92,18 +92,18 @@ def test_a_source_that_grows_keeps_its_units_and_one_that_is_replaced_does_not(
 ):
     first = kept(tmp_path, trajectory)
     first.store(first.name(0, 5), RANGES, data)
-    assert kept(tmp_path, trajectory).held([0, 0, 1], [5, 6, 5]).tolist() == [True, False, False]
+    assert kept(tmp_path, trajectory).cached([0, 0, 1], [5, 6, 5]).tolist() == [True, False, False]
     with trajectory.open("ab") as file:
         file.write(b"more")
     grown = kept(tmp_path, trajectory)
     assert grown.generation == first.generation
-    assert grown.held([0], [5]).all()
+    assert grown.cached([0], [5]).all()
     raw = trajectory.read_bytes()
     status = trajectory.stat()
     trajectory.write_bytes(raw[:-1] + b"!")  # in place, as long, of the same time
     os.utime(trajectory, ns=(status.st_atime_ns, status.st_mtime_ns))
     other = kept(tmp_path, trajectory)
-    assert not other.held([0], [5]).any()
+    assert not other.cached([0], [5]).any()
     assert not list((tmp_path / "c").glob("*/*.unit"))
     trajectory.unlink()
     trajectory.write_bytes(raw + raw)
@@ -121,7 +121,7 @@ def test_a_file_that_lost_its_name_while_it_was_open_is_not_mixed_with_the_next(
         fresh = tmp_path / "fresh"
         fresh.write_bytes(trajectory.read_bytes() * 2)
         fresh.rename(trajectory)
-        old = kept(tmp_path, trajectory, opened=opened)
+        old = kept(tmp_path, trajectory, status=opened)
         assert old.generation != kept(tmp_path, trajectory).generation
         old.store(old.name(0, 1), [["", 0, 3]], np.zeros(3, np.uint8))
         assert not list((tmp_path / "c").glob("*/*.unit"))
@@ -166,7 +166,7 @@ def test_a_trajectory_does_not_push_out_itself(tmp_path, trajectory, data):
     one = CachedSource(cache, trajectory)
     for number in range(9):
         one.store(one.name(number, number), RANGES, data)
-    assert one.held(range(9), range(9)).tolist() == [True] * 3 + [False] * 6
+    assert one.cached(range(9), range(9)).tolist() == [True] * 3 + [False] * 6
     assert len(one.notes) == 1
     assert f"is full: it may take {human_nbytes(4 * data.nbytes)}" in one.notes[0]
     assert (
@@ -198,7 +198,7 @@ def test_what_is_no_folder(tmp_path, trajectory, data):
     (tmp_path / "c").write_text("a file")
     one = kept(tmp_path, trajectory)
     one.store(one.name(0, 1), RANGES, data)
-    assert not one.held([0], [1]).any()
+    assert not one.cached([0], [1]).any()
     assert len(one.notes) == 1
 
 

@@ -165,7 +165,7 @@ def test_stores_are_asked_for_more_at_once_and_not_for_all_of_it(path, monkeypat
     begun, gate = [], threading.Event()
 
     class Store:
-        def held_bytes(self, _offset, _nbytes):
+        def buffered_bytes(self, _offset, _nbytes):
             return None
 
         def get(self, offset, nbytes):

@@ -12,7 +12,7 @@ from test_publish import dead_pid
 import mdio
 from mdio.converters.strategies import conversion
 from mdio.core.errors import OutputError
-from mdio.core.files import turns
+from mdio.core.files import locks
 from mdio.core.files.journal import (
     MAGIC,
     Journal,
@@ -25,7 +25,7 @@ from mdio.core.files.marks import read_identity
 from mdio.core.files.publish import publish
 from mdio.core.files.replacing import tidy
 
-HERE = turns.host_name()
+HERE = locks.host_name()
 ANOTHER = 65534
 """Another user, as whom tests can only act if they are root."""
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
@@ -43,7 +43,7 @@ def lock_file(out: Path, owner: str = f"not{HERE[:9]}-1-deadbeef", **plan: objec
 
 
 @pytest.fixture
-def goal(tmp_path: Path) -> Path:
+def target(tmp_path: Path) -> Path:
     folder = tmp_path / "shared"
     folder.mkdir()
     for precious in (tmp_path / "precious", folder / "precious"):
@@ -54,24 +54,24 @@ def goal(tmp_path: Path) -> Path:
     return folder / "a.h5md"
 
 
-def precious_of(goal: Path) -> list[str]:
-    every = goal.parents[1].rglob("*")
+def precious_of(target: Path) -> list[str]:
+    every = target.parents[1].rglob("*")
     return sorted(
-        str(path.relative_to(goal.parents[1])) for path in every if "mdio" not in str(path)
+        str(path.relative_to(target.parents[1])) for path in every if "mdio" not in str(path)
     )
 
 
-def test_files_of_former_runs_go_with_what_was_made_of_them(goal: Path) -> None:
+def test_files_of_former_runs_go_with_what_was_made_of_them(target: Path) -> None:
     """Compressed chunks lie in ``NAME.1`` once a second run has begun."""
-    lock = lock_file(goal)
+    lock = lock_file(target)
     former = [lock.with_name(f".a.h5md.{n}{lock.name[7:-5]}.tmp") for n in ("1", "12", "new")]
     for path in former:
         path.touch()
     stays = lock.with_name(f".a.h5md.old{lock.name[7:-5]}.tmp")
     stays.touch()
-    tidy([goal])
+    tidy([target])
     assert [path.exists() for path in former] == [False] * 3
-    assert stays.exists() and goal.exists()
+    assert stays.exists() and target.exists()
 
 
 OUTSIDE = ["../precious", "precious", "thesis.txt", ".", "..", "", "a.h5md.parts/../precious", 5]
@@ -79,45 +79,45 @@ OUTSIDE = ["../precious", "precious", "thesis.txt", ".", "..", "", "a.h5md.parts
 
 @pytest.mark.parametrize("name", [*OUTSIDE, "/precious"])
 @pytest.mark.parametrize("key", ["aside", "new", "goal"])
-def test_a_plan_names_no_other_files(goal: Path, key: str, name: object) -> None:
-    before = precious_of(goal)
-    is_known = isinstance(name, str) and (goal.parent / name).exists()
-    known = read_identity(goal.parent / str(name)) if is_known else 1
+def test_a_plan_names_no_other_files(target: Path, key: str, name: object) -> None:
+    before = precious_of(target)
+    is_known = isinstance(name, str) and (target.parent / name).exists()
+    known = read_identity(target.parent / str(name)) if is_known else 1
     plan = {
         "aside": {"aside": [name]},
         "new": {"new": {str(name): known, "a.h5md": 1}},
         "goal": {"goal": name},
     }[key]
     owner = f"{HERE}-{dead_pid()}-deadbeef"
-    lock_file(goal, **plan)
-    lock_file(goal, owner, **plan)
+    lock_file(target, **plan)
+    lock_file(target, owner, **plan)
     for name in ("precious", "a.h5md"):  # moved aside, as the plan has it
-        (goal.parent / f".{name}.mdio-{owner}.old").mkdir()
-    tidy([goal], unfinished_too=True)
-    assert precious_of(goal) == before
+        (target.parent / f".{name}.mdio-{owner}.old").mkdir()
+    tidy([target], discard_unfinished=True)
+    assert precious_of(target) == before
 
 
 @as_root
-def test_a_lock_of_another_user_is_not_obeyed(goal: Path) -> None:
-    lock = lock_file(goal)
+def test_a_lock_of_another_user_is_not_obeyed(target: Path) -> None:
+    lock = lock_file(target)
     temporary = lock.with_suffix(".tmp")
     temporary.touch()
     os.chown(lock, ANOTHER, -1)
-    tidy([goal])
+    tidy([target])
     assert temporary.exists() and lock.exists()
 
 
 @pytest.mark.parametrize("kind", ["link", "second name", "pipe"])
-def test_a_lock_is_a_file_under_one_name(goal: Path, kind: str) -> None:
-    lock = lock_file(goal)
+def test_a_lock_is_a_file_under_one_name(target: Path, kind: str) -> None:
+    lock = lock_file(target)
     temporary = lock.with_suffix(".tmp")
     temporary.touch()
-    there = lock.rename(goal.parent / "text")
+    there = lock.rename(target.parent / "text")
     if kind == "pipe":
         os.mkfifo(lock)
     else:
         (lock.symlink_to if kind == "link" else lock.hardlink_to)(there)
-    tidy([goal])
+    tidy([target])
     assert temporary.exists()
 
 

@@ -14,10 +14,10 @@ import pytest
 from suites.permissions import folder_of_ordinary_user
 
 from mdio.core.errors import OutputError
-from mdio.core.files import turns
+from mdio.core.files import locks
 from mdio.core.files.journal import Journal
+from mdio.core.files.locks import temporary_for
 from mdio.core.files.publish import publish
-from mdio.core.files.turns import temporary_for
 
 pytestmark = pytest.mark.usefixtures("ending_signals")
 
@@ -228,14 +228,14 @@ def test_devices_are_not_replaced(tmp_path: Path) -> None:
 def test_name_too_long(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="too long"), publish(tmp_path / ("a" * 250)):
         pass
-    room = 255 - turns.longest_name(tmp_path / "a")
+    room = 255 - locks.longest_name(tmp_path / "a")
     for n in (room + 2, room + 5):
         with pytest.raises(OutputError, match="too long by"), publish(tmp_path / ("a" * n)):
             pytest.fail("it is told before any work is done")
-    goal = tmp_path / ("a" * (room + 1))
-    with publish(goal) as temporary, Journal(temporary, {}):
+    target = tmp_path / ("a" * (room + 1))
+    with publish(target) as temporary, Journal(temporary, {}):
         temporary.write_text("new")
-    assert goal.read_text() == "new"
+    assert target.read_text() == "new"
 
 
 @pytest.mark.parametrize("folder", [True, False])

@@ -16,11 +16,11 @@ import pytest
 from test_publish import dead_pid, entries, make_folder
 
 from mdio.core.errors import OutputError
-from mdio.core.files import replacing, turns
+from mdio.core.files import locks, replacing
+from mdio.core.files.locks import temporary_for
 from mdio.core.files.publish import publish
-from mdio.core.files.turns import temporary_for
 
-HOST = turns.host_name()
+HOST = locks.host_name()
 
 
 def data_of(path: Path) -> str:
@@ -178,7 +178,7 @@ import os, sys
 from pathlib import Path
 from mdio.core.files import replacing
 from mdio.core.files.publish import publish
-from mdio.core.files.turns import temporary_for
+from mdio.core.files.locks import temporary_for
 rename, left = replacing.rename, [int(sys.argv[2])]
 def once(*words):
     rename(*words)
@@ -269,7 +269,7 @@ def test_a_process_that_waits_to_be_reaped_is_dead() -> None:
     if child == 0:
         os._exit(0)
     os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
-    assert not turns.is_running(child)
+    assert not locks.is_running(child)
     os.waitpid(child, 0)
 
 
@@ -302,9 +302,9 @@ def test_two_of_one_process_keep_apart(tmp_path: Path) -> None:
 
 AT_WORK = """
 import os, sys
-from mdio.core.files import turns
+from mdio.core.files import locks
 if sys.argv[2] == "no locks":
-    turns.try_lock = lambda fd: None
+    locks.try_lock = lambda fd: None
 elif sys.argv[2] == "container":  # with the same name, and processes numbered as here
     os.getpid = lambda: int(sys.argv[3])
 from mdio.core.files.publish import publish
@@ -334,7 +334,7 @@ def test_a_live_temporary_stays_and_a_dead_one_goes(
     target = tmp_path / "a.xtc"
     target.write_text("old")
     if how == "no locks":
-        monkeypatch.setattr(turns, "try_lock", lambda fd: None)
+        monkeypatch.setattr(locks, "try_lock", lambda fd: None)
     live, dead = at_work(target, how), at_work(target, how)
     dead.kill()
     dead.communicate()
@@ -348,13 +348,13 @@ def test_a_live_temporary_stays_and_a_dead_one_goes(
 
 
 def test_without_locks_the_process_decides() -> None:
-    here = turns.process_identity(os.getpid())
-    assert not turns.is_process_gone(here)
-    assert turns.is_process_gone({**here, "start": here["start"] + 1})  # its number, not it
-    assert turns.is_process_gone({**here, "pid": dead_pid()})
-    assert turns.is_process_gone({**here, "boot": "another"})
-    assert not turns.is_process_gone({**here, "namespace": "another", "pid": dead_pid()})
-    assert not turns.is_process_gone({})
+    here = locks.process_identity(os.getpid())
+    assert not locks.is_process_gone(here)
+    assert locks.is_process_gone({**here, "start": here["start"] + 1})  # its number, not it
+    assert locks.is_process_gone({**here, "pid": dead_pid()})
+    assert locks.is_process_gone({**here, "boot": "another"})
+    assert not locks.is_process_gone({**here, "namespace": "another", "pid": dead_pid()})
+    assert not locks.is_process_gone({})
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])

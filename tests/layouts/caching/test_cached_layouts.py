@@ -116,10 +116,10 @@ def test_units_cover_each_frame_once(sources, kind, tmp_path):
         assert units.edges[-1] == 98
         assert (np.diff(units.edges) > 0).all()
         cache = Cache(str(tmp_path / "c"))
-        assert not units.held(cache).any()
+        assert not units.cached(cache).any()
         layout.read(0, 98)
-        assert units.held(cache).all()
-        assert pickle.loads(pickle.dumps(units)).held(cache).all()
+        assert units.cached(cache).all()
+        assert pickle.loads(pickle.dumps(units)).cached(cache).all()
 
 
 def test_the_folder_is_listed_a_few_times_however_many_units_there_are(

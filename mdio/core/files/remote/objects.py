@@ -201,7 +201,7 @@ _pretended: dict[str, Answer] = {}
 END_SUFFIX = " and its end"
 """Suffix of the key under which the end of an object is kept."""
 _lock = threading.RLock()
-"""Reentrant, and held for a moment only: garbage collection drops objects in any thread."""
+"""Reentrant, and held only for a moment: garbage collection drops objects in any thread."""
 if hasattr(os, "register_at_fork"):  # requests of other threads never end in a child
     os.register_at_fork(after_in_child=_prefetched.clear)
 
@@ -317,11 +317,11 @@ def find(path: Path, byte_range: Any = (0, HEAD_NBYTES)) -> Answer | None:
         try:
             prefetched = future.result()
         except FileNotFoundError:
-            _keep(key, time.monotonic())
+            _store_answer(key, time.monotonic())
         except OSError:  # it is requested again below
             pass
         if prefetched is not None and len(prefetched.data) < LARGE_NBYTES:
-            _keep(key, prefetched)
+            _store_answer(key, prefetched)
         with _lock:
             if _prefetched.get(key) is future:
                 del _prefetched[key]
@@ -346,11 +346,11 @@ def find(path: Path, byte_range: Any = (0, HEAD_NBYTES)) -> Answer | None:
                 answer = Answer(ObjectState.of(obstore.head(store, name)), 0, b"")
         except FileNotFoundError:
             answer = None
-    _keep(key, time.monotonic() if answer is None else answer)
+    _store_answer(key, time.monotonic() if answer is None else answer)
     return answer
 
 
-def _keep(key: str, answer: Answer | float) -> None:
+def _store_answer(key: str, answer: Answer | float) -> None:
     _remember(_answers, key, answer, MAX_ANSWERS)
 
 
@@ -384,7 +384,7 @@ def prefetch_end(path: Path) -> None:
             keep_end(path, end)
 
 
-def kept_end(path: Path, state: ObjectState) -> Answer:
+def cached_end(path: Path, state: ObjectState) -> Answer:
     """Return the end of an object that `prefetch_end` keeps; an empty answer if it keeps none."""
     end = _answers.get(f"{path}{END_SUFFIX}")
     return end if isinstance(end, Answer) and end.state == state else Answer(state, 0, b"")
@@ -392,7 +392,7 @@ def kept_end(path: Path, state: ObjectState) -> Answer:
 
 def keep_end(path: Path, end: Answer) -> None:
     """Keep the end of an object for its next opening."""
-    _keep(f"{path}{END_SUFFIX}", end)
+    _store_answer(f"{path}{END_SUFFIX}", end)
 
 
 def forget_end(path: Path) -> None:
@@ -436,7 +436,7 @@ class RemoteObject:
             raise FileNotFoundError(2, "no such object", str(path))
         self.path, self.state = path, answer.state
         self._begin, self._data = answer.begin, answer.data
-        self._end = kept_end(path, self.state)
+        self._end = cached_end(path, self.state)
         self._last_nbytes = last_nbytes
         self._n_read = 0
         """Bytes at the beginning of `_data` that have been read."""
@@ -446,14 +446,14 @@ class RemoteObject:
         """Size, time and identity, as for a file."""
         return self.state.status(stat.S_IFREG)
 
-    def held_bytes(self, offset: int, nbytes: int) -> memoryview | None:
+    def buffered_bytes(self, offset: int, nbytes: int) -> memoryview | None:
         """Return bytes that came with the opening request; None if they did not, or were freed."""
         data, position = memoryview(self._data), offset - self._begin
         if position < 0 or position + nbytes > len(data):
             end = self._end
             position = offset - end.begin
-            is_here = position >= 0 and position + nbytes <= len(end.data)
-            return memoryview(end.data)[position : position + nbytes] if is_here else None
+            is_buffered = position >= 0 and position + nbytes <= len(end.data)
+            return memoryview(end.data)[position : position + nbytes] if is_buffered else None
         if position <= self._n_read:
             self._n_read = max(self._n_read, position + nbytes)
             if LARGE_NBYTES < len(data) <= self._n_read + self._last_nbytes:
@@ -467,13 +467,14 @@ class RemoteObject:
         """
         size = self.state.nbytes
         nbytes = max(0, min(nbytes, size - offset))
-        if (data := self.held_bytes(offset, nbytes)) is not None or not nbytes:
+        if (data := self.buffered_bytes(offset, nbytes)) is not None or not nbytes:
             return memoryview(b"") if data is None else data
         begin, end = offset, offset + nbytes
         is_at_end = offset >= size - TAIL_NBYTES and not self._last_nbytes
         if is_at_end:
-            self._end = kept_end(self.path, self.state)  # another reader may have fetched it since
-            if (data := self.held_bytes(offset, nbytes)) is not None:
+            # Another reader may have fetched it since.
+            self._end = cached_end(self.path, self.state)
+            if (data := self.buffered_bytes(offset, nbytes)) is not None:
                 return data
             begin, end = max(0, size - TAIL_NBYTES), size
         answer = get_unchanged(self.path, (begin, end), self.state)
@@ -505,7 +506,6 @@ class RemoteObject:
 BLOCK_NBYTES = 1 << 20
 """Libraries' reads are requested in blocks of this size."""
 MAX_BLOCKS = 16
-"""Blocks of an object that are kept."""
 
 
 class ObjectFile(io.RawIOBase):
@@ -544,7 +544,7 @@ class ObjectFile(io.RawIOBase):
             nbytes = min(len(view) - n_done, BLOCK_NBYTES - begin)
             data = None
             if number not in self._blocks:
-                data = self._object.held_bytes(self._position, nbytes)
+                data = self._object.buffered_bytes(self._position, nbytes)
             if data is not None:  # from the request that opened the object
                 n_read = nbytes
                 view[n_done : n_done + n_read] = data

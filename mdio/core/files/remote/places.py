@@ -19,18 +19,17 @@ from typing import Any
 
 from mdio.core.errors import OutputError
 from mdio.core.files import marks
-from mdio.core.files.marks import OWN_NAMES, check_only_own, manifest_in, with_checksum
+from mdio.core.files.marks import OWN_NAMES, check_no_foreign_files, manifest_in, with_checksum
 from mdio.core.files.remote import objects
 from mdio.core.files.remote.objects import NO_BUCKET, find, store_and_name, translated_errors
 from mdio.core.files.remote.paths import MANIFESTS, RemotePath
 
 REDIRECT_KEY = "elsewhere"
-"""Key of the redirect in a manifest."""
 STAGE = "mdio-new-"
 """Prefix of the name of a stage."""
 ABOVE = ".."
 """The folder in the redirect of a stage's manifest: the one that the stage is in."""
-KEPT_NS, SENT_NS = 0, 10**9
+SHARED_NS, SENT_NS = 0, 10**9
 """Modification times of placeholder files, which no other file has."""
 
 
@@ -62,21 +61,20 @@ class Redirect:
 def make_placeholder(target: Path, nbytes: int, *, sent: bool = False) -> None:
     """Create a file without contents (a hole) that stands for an object of `nbytes`.
 
-    `sent`: whether the object was sent for the new output; else it is one of the former that is
-    kept.
+    `sent`: whether the object was sent for the new output; else the former output shares it.
     """
     with target.open("wb") as file:
         file.truncate(nbytes)
-    os.utime(target, ns=(0, SENT_NS if sent else KEPT_NS))
+    os.utime(target, ns=(0, SENT_NS if sent else SHARED_NS))
 
 
-def stands_for_kept(status: os.stat_result) -> bool:
-    """Return whether a file stands for a kept object of the former output."""
-    return status.st_mtime_ns == KEPT_NS
+def is_shared_placeholder(status: os.stat_result) -> bool:
+    """Return whether a file is the placeholder of an object that both outputs share."""
+    return status.st_mtime_ns == SHARED_NS
 
 
-def stands_for_sent(file: Path) -> bool:
-    """Return whether a file stands for an object that was sent."""
+def is_sent_placeholder(file: Path) -> bool:
+    """Return whether a file is the placeholder of an object that was sent."""
     with suppress(FileNotFoundError):
         return file.stat().st_mtime_ns == SENT_NS
     return False
@@ -271,47 +269,47 @@ def run_concurrently(*calls: Callable[[], Any]) -> list[Any]:
         return [future.result() for future in [pool.submit(call) for call in calls]]
 
 
-def settle(goal: Path) -> None:
+def recover(target: Path) -> None:
     """Finish an exchange that a dead run has begun; raises OSError."""
-    if isinstance(goal, RemotePath) and not str(goal).lower().startswith("http"):
-        place = OutputPlace(goal)
+    if isinstance(target, RemotePath) and not str(target).lower().startswith("http"):
+        place = OutputPlace(target)
         place.list_objects()
-        place.settle()
+        place.recover()
 
 
 class OutputPlace:
     """The place of an output in a store.
 
-    `goal`: the URL. Attributes: `token`: of the run that writes there. `destination`: the folder
-    to which objects are sent: the goal, or a stage. `is_marked`: whether the goal is marked as
+    `target`: the URL. Attributes: `token`: of the run that writes there. `destination`: the folder
+    to which objects are sent: the target, or a stage. `is_marked`: whether the target is marked as
     being written by this run. `is_published`: whether the output has its final name, though objects
     may have to be copied yet.
     """
 
-    def __init__(self, goal: RemotePath) -> None:
-        self.goal = self.destination = goal
+    def __init__(self, target: RemotePath) -> None:
+        self.target = self.destination = target
         self.token = os.urandom(8).hex()
         self.is_marked = self.is_published = False
         self._existing: dict[str, int] = {}
-        """Bytes of each object below the goal, by relative name."""
+        """Bytes of each object below the target, by relative name."""
         self._former_tag: str | None = None
         """The `current_tag` of the former output or of its manifest."""
 
     def list_objects(self) -> None:
         """List the objects that exist now."""
-        self._existing = names_below(self.goal)
+        self._existing = names_below(self.target)
 
-    def settle(self) -> None:
+    def recover(self) -> None:
         """Finish an exchange that a dead run has begun."""
         mark = self._listed_mark()
         if mark.get("moving"):
-            self._check_only_own()
+            self._check_no_foreign_files()
             stage = self._stage(mark["token"])
             try:
                 self._exchange(stage, mark.get("over"))
             except FileExistsError:  # another run has replaced the output since
-                delete([self.goal / MARK])
-                delete(self.goal / name for name in self._existing if name.startswith(stage.name))
+                delete([self.target / MARK])
+                delete(self.target / name for name in self._existing if name.startswith(stage.name))
             self.list_objects()
             self.is_published = False
 
@@ -322,15 +320,17 @@ class OutputPlace:
         unfinished run may be removed. `resumed_token`: of the run to resume, if any.
         Raises OutputError: the existing objects must not be replaced.
         """
-        _, is_object = run_concurrently(self.list_objects, self.goal.is_object)
-        self.settle()
+        _, is_object = run_concurrently(self.list_objects, self.target.is_object)
+        self.recover()
         mark = self._listed_mark()
         is_object = is_object and not self._manifests
         if not replace and (self._manifests or is_object):
-            raise OutputError(f"{self.goal}: it exists already; choose another name or use --force")
-        if self._existing and not mark and manifest_in(self.goal) is None:
             raise OutputError(
-                f"{self.goal}: there are objects below it that mdio did not write; remove them "
+                f"{self.target}: it exists already; choose another name or use --force"
+            )
+        if self._existing and not mark and manifest_in(self.target) is None:
+            raise OutputError(
+                f"{self.target}: there are objects below it that mdio did not write; remove them "
                 "yourself or choose another name"
             )
         resumes = bool(mark) and resumed_token == mark.get("token")
@@ -338,44 +338,46 @@ class OutputPlace:
             self.token, self.is_marked = mark["token"], True
         elif mark and not discard:
             raise OutputError(
-                f"{self.goal}: an output that was begun {mark.get('begun')} is not finished there; "
-                "if nobody is writing it any more, give --resume where it was begun to continue "
-                "it, or --force to start again"
+                f"{self.target}: an output that was begun {mark.get('begun')} is not finished "
+                "there; if nobody is writing it any more, give --resume where it was begun to "
+                "continue it, or --force to start again"
             )
-        self.destination = self._stage(self.token) if self._manifests else self.goal
-        self._check_only_own()
+        self.destination = self._stage(self.token) if self._manifests else self.target
+        self._check_no_foreign_files()
         if self._manifests or is_object:
             self._former_tag = current_tag(
-                self.goal / self._manifests[0] if self._manifests else self.goal
+                self.target / self._manifests[0] if self._manifests else self.target
             )
         if not resumes:
-            kept_names = {name for name in self._existing if STAGE not in name and self._manifests}
-            removed = self._existing.keys() - (kept_names - {MARK})
-            delete(self.goal / name for name in _own_names(removed))
+            shared_names = {
+                name for name in self._existing if STAGE not in name and self._manifests
+            }
+            removed = self._existing.keys() - (shared_names - {MARK})
+            delete(self.target / name for name in _own_names(removed))
         return resumes
 
     def new_names(self) -> dict[str, int]:
         """Return the bytes of each stored object of the new output, by name."""
-        prefix = "" if self.destination == self.goal else f"{self.destination.name}/"
+        prefix = "" if self.destination == self.target else f"{self.destination.name}/"
         sizes = self._existing.items()
         return {name.removeprefix(prefix): n for name, n in sizes if name.startswith(prefix)}
 
     def mark(self) -> None:
         """Mark the folder as being written; raises OutputError if another run has, or wrote it."""
-        if self.goal.is_object():
-            raise OutputError(f"{self.goal}: an object, not a folder; remove it yourself")
+        if self.target.is_object():
+            raise OutputError(f"{self.target}: an object, not a folder; remove it yourself")
         now = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
         mark = {"token": self.token, "begun": now}
         try:
-            put(self.goal / MARK, json.dumps(mark).encode(), new=True, is_checked=True)
+            put(self.target / MARK, json.dumps(mark).encode(), new=True, is_checked=True)
         except FileExistsError:
             raise self._other_run_error() from None
-        if self.destination == self.goal:
+        if self.destination == self.target:
             self.list_objects()
             if self._manifests:
-                delete([self.goal / MARK])
+                delete([self.target / MARK])
                 raise OutputError(
-                    f"{self.goal}: it appeared while this was written; nothing was replaced"
+                    f"{self.target}: it appeared while this was written; nothing was replaced"
                 )
         self.is_marked = True
 
@@ -384,32 +386,34 @@ class OutputPlace:
         if self._read_mark().get("token") != self.token:
             raise self._other_run_error()
 
-    def put_object(self, data: Path, *, same: bool) -> None:
-        """Send a file as the object `goal`, and check its size.
+    def put_object(self, data: Path, *, only_unchanged: bool) -> None:
+        """Send a file as the object `target`, and check its size.
 
-        `same`: only if the object there, or its absence, is the same as when the run began.
+        `only_unchanged`: only if the object there, or its absence, is as when the run began.
         """
         if self._existing:
-            raise OutputError(f"{self.goal}: a folder, not an object; remove it yourself")
-        tag = self._former_tag if same else None
+            raise OutputError(f"{self.target}: a folder, not an object; remove it yourself")
+        tag = self._former_tag if only_unchanged else None
         try:
-            put(self.goal, data, replaces=tag, new=same and not tag)
+            put(self.target, data, replaces=tag, new=only_unchanged and not tag)
         except FileExistsError:
             raise self._other_run_error() from None
-        self._compare({"": self.goal.stat().st_size}, {"": data.stat().st_size})
+        self._compare({"": self.target.stat().st_size}, {"": data.stat().st_size})
 
-    def compare(self, expected: Mapping[str, int], kept: Mapping[str, int]) -> set[str]:
+    def compare(self, expected: Mapping[str, int], shared: Mapping[str, int]) -> set[str]:
         """Check the sizes of the objects sent for this output; return the names of all others.
 
-        `expected`, `kept`: bytes by name of objects that were sent, and of those that both outputs
-        share. Raises OSError: one is missing, or has another size. OutputError: another run writes
-        there.
+        `expected`, `shared`: bytes by name of objects that were sent, and of those that both
+        outputs share. Raises OSError: one is missing, or has another size. OutputError: another run
+        writes there.
         """
         self.list_objects()
-        stored = self._existing if self.destination == self.goal else names_below(self.destination)
+        stored = (
+            self._existing if self.destination == self.target else names_below(self.destination)
+        )
         try:
             self._compare(stored, expected)
-            self._compare(self._existing, kept)
+            self._compare(self._existing, shared)
         except OSError:
             self.check_mark()
             raise
@@ -426,9 +430,9 @@ class OutputPlace:
                 difference = f"{stored.get(name, 0)} bytes are there, {nbytes} were sent"
                 raise OSError(5, difference, str(self.destination / name))
 
-    def manifest(self, data: bytes, kept: Collection[str]) -> bytes:
-        """Return the manifest for `destination`, which redirects to the goal for `kept` objects."""
-        return data if self.destination == self.goal else with_redirect(data, ABOVE, kept)
+    def manifest(self, data: bytes, shared: Collection[str]) -> bytes:
+        """Return the manifest for `destination`, which redirects to `target` for `shared` ones."""
+        return data if self.destination == self.target else with_redirect(data, ABOVE, shared)
 
     def put_manifest(self, name: str, data: bytes) -> None:
         """Send the manifest, which completes the output; raises OSError if it did not arrive."""
@@ -445,22 +449,22 @@ class OutputPlace:
 
     def finish(self) -> None:
         """Give the complete output its final name."""
-        if self.destination == self.goal:
-            delete([self.goal / MARK])
+        if self.destination == self.target:
+            delete([self.target / MARK])
             return
         self.list_objects()
         is_complete = any(f"{self.destination.name}/{name}" in self._existing for name in MANIFESTS)
         if not is_complete or self._listed_mark().get("token") != self.token:
             raise self._other_run_error()
-        self._check_only_own()
+        self._check_no_foreign_files()
         mark = {"token": self.token, "moving": True, "over": self._former_tag}
-        put(self.goal / MARK, json.dumps(mark).encode())
+        put(self.target / MARK, json.dumps(mark).encode())
         try:
             self._exchange(self.destination, self._former_tag)
         except FileExistsError:
             raise OutputError(
-                f"{self.goal}: another run has changed it meanwhile, so this one has not replaced "
-                "it; run it again"
+                f"{self.target}: another run has changed it meanwhile, so this one has not "
+                "replaced it; run it again"
             ) from None
 
     def withdraw(self) -> None:
@@ -468,10 +472,10 @@ class OutputPlace:
         if self.is_marked:
             self.list_objects()
             is_ours = self._listed_mark().get("token") == self.token
-            if is_ours or self.destination != self.goal:
+            if is_ours or self.destination != self.target:
                 delete(self.destination / name for name in _own_names(self.new_names()))
             if is_ours:
-                delete([self.goal / MARK])
+                delete([self.target / MARK])
 
     def _exchange(self, stage: RemotePath, former_tag: str | None) -> None:
         """Replace the former output, of the tag `former_tag`, by that in `stage`; may be repeated.
@@ -481,10 +485,10 @@ class OutputPlace:
         prefix = f"{stage.name}/"
         staged = {name.removeprefix(prefix) for name in self._existing if name.startswith(prefix)}
         for name in staged & set(MANIFESTS):  # just one
-            manifest, staged_text = self.goal / name, (stage / name).read_bytes()
-            kept_names, new_names = set(read_redirect(staged_text)["names"]), staged - {name}
+            manifest, staged_text = self.target / name, (stage / name).read_bytes()
+            shared_names, new_names = set(read_redirect(staged_text)["names"]), staged - {name}
             redirecting_text = with_redirect(
-                staged_text, stage.name, new_names if kept_names else None
+                staged_text, stage.name, new_names if shared_names else None
             )
             final_text = with_redirect(staged_text)
             current_text = manifest.read_bytes()
@@ -492,12 +496,12 @@ class OutputPlace:
                 put(manifest, redirecting_text, replaces=former_tag)
             self.is_published = True
             if current_text != final_text:
-                self._move(stage, new_names, all_is_new=not kept_names)
+                self._move(stage, new_names, all_is_new=not shared_names)
                 put(manifest, final_text)
             old_names = {key for key in self._existing if not key.startswith(STAGE)}
-            old_names -= new_names | kept_names | {MARK, name}
-            delete(self.goal / key for key in old_names)
-        delete([self.goal / MARK])
+            old_names -= new_names | shared_names | {MARK, name}
+            delete(self.target / key for key in old_names)
+        delete([self.target / MARK])
         delete(stage / name for name in staged)
 
     def _move(self, stage: RemotePath, names: set[str], *, all_is_new: bool) -> None:
@@ -510,40 +514,40 @@ class OutputPlace:
 
         metadata = {key for key in {*names, *self._existing} if key.rpartition("/")[2] in MANIFESTS}
         if all_is_new:
-            delete(self.goal / key for key in metadata - set(MANIFESTS) if STAGE not in key)
+            delete(self.target / key for key in metadata - set(MANIFESTS) if STAGE not in key)
         for batch in (names - metadata, names & metadata):
             with ThreadPoolExecutor(MAX_SENDERS) as pool:
-                list(pool.map(lambda key: copy(stage / key, self.goal / key), batch))
+                list(pool.map(lambda key: copy(stage / key, self.target / key), batch))
 
     def _stage(self, token: str) -> RemotePath:
-        return self.goal / f"{STAGE}{token}{self.goal.suffix}"
+        return self.target / f"{STAGE}{token}{self.target.suffix}"
 
     @property
     def _manifests(self) -> list[str]:
         return [name for name in self._existing if name in MANIFESTS]
 
-    def _check_only_own(self) -> None:
+    def _check_no_foreign_files(self) -> None:
         """Raise OutputError if the former output's folder holds objects of others."""
         if self._manifests:
             names = {key.partition("/")[0] for key in self._existing if not key.startswith(STAGE)}
-            check_only_own(self.goal, names - {MARK})
+            check_no_foreign_files(self.target, names - {MARK})
 
     def _listed_mark(self) -> dict[str, Any]:
         """Return the mark if the objects that were listed last have one; else an empty one."""
         return self._read_mark() if MARK in self._existing else {}
 
     def _read_mark(self) -> dict[str, Any]:
-        """Return the mark; empty if its token is not one of ours, since folder names come of it."""
-        objects.forget(self.goal / MARK)
+        """Return the mark; empty unless its token, part of a folder's name, is one of ours."""
+        objects.forget(self.target / MARK)
         try:
-            mark = json.loads((self.goal / MARK).read_bytes())
+            mark = json.loads((self.target / MARK).read_bytes())
         except (FileNotFoundError, ValueError, RecursionError):
             return {}
         token = mark.get("token") if isinstance(mark, dict) else None
         return mark if isinstance(token, str) and TOKEN.fullmatch(token) else {}
 
     def _other_run_error(self) -> OutputError:
-        return OutputError(f"{self.goal}: another run has begun to write it meanwhile")
+        return OutputError(f"{self.target}: another run has begun to write it meanwhile")
 
 
 def _own_names(names: Iterable[str]) -> list[str]:

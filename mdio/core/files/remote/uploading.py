@@ -1,6 +1,6 @@
 """Uploads: an output appears in a store only when it is complete, though nothing can be renamed.
 
-An output is built on this machine, in a folder of its own below the one for temporary files, and
+An output is built on this machine, in its own folder below the one for temporary files, and
 sent from there: a file as one object, which appears in one step; a folder object by object, some of
 them while others are still being made, and its manifest last, since readers look for that. Objects
 that are sent early are removed here: a file without contents stands for each, so that an output may
@@ -42,11 +42,11 @@ from mdio.core.files.remote.places import (
     MAX_SMALL_SENDERS,
     SMALL_NBYTES,
     OutputPlace,
+    is_sent_placeholder,
+    is_shared_placeholder,
     make_placeholder,
     put,
     run_concurrently,
-    stands_for_kept,
-    stands_for_sent,
 )
 from mdio.core.files.writing import remove
 
@@ -58,7 +58,7 @@ LOCK = "lock"
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
-def own_folder() -> Path:
+def uploads_folder() -> Path:
     """Return the private folder in which this user's uploads are built."""
     folder = Path(tempfile.gettempdir(), f"mdio-{getpass.getuser()}")
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -71,8 +71,8 @@ def own_folder() -> Path:
 
 
 @contextmanager
-def folder_lock(folder: Path, goal: Path) -> Iterator[None]:
-    """Lock `folder`, in which `goal` is built; raises OutputError if another run holds it."""
+def folder_lock(folder: Path, target: Path) -> Iterator[None]:
+    """Lock `folder`, in which `target` is built; raises OutputError if another run holds it."""
     lock = folder / LOCK
     while True:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -80,7 +80,7 @@ def folder_lock(folder: Path, goal: Path) -> Iterator[None]:
         if try_lock(fd) is False:
             os.close(fd)
             raise OutputError(
-                f"{goal}: another run on this machine is writing it; wait until that has ended"
+                f"{target}: another run on this machine is writing it; wait until that has ended"
             )
         with suppress(FileNotFoundError):  # removed by a run that has just ended
             if os.path.samestat(os.fstat(fd), lock.stat()):
@@ -104,24 +104,25 @@ MAX_UNSENT_NBYTES = 512 << 20
 class Upload:
     """The upload of one output into a store.
 
-    `goal`: URL of the file or folder. `follows`: whether it continues the present output, and may
-    replace only that. `uploads_while_writing`: whether files are added (`add`) while others are
+    `target`: URL of the file or folder. `continues`: whether it continues the present output, and
+    may replace only that. `uploads_while_writing`: whether files are added (`add`) while others are
     made; then all are sent (`finish`) before the output has its final name on this machine.
     Raises PlanError: the URL is that of a web server, to which nothing can be sent.
     """
 
     def __init__(
-        self, goal: RemotePath, *, follows: bool = False, uploads_while_writing: bool = False
+        self, target: RemotePath, *, continues: bool = False, uploads_while_writing: bool = False
     ) -> None:
-        if str(goal).lower().startswith("http"):
+        if str(target).lower().startswith("http"):
             raise PlanError(
-                f"{goal}: web servers are read from, not written to; write to the store behind it "
-                "(s3://, gs://, az://) or to a disk"
+                f"{target}: web servers are read from, not written to; write to the store behind "
+                "it (s3://, gs://, az://) or to a disk"
             )
-        self.goal, self.follows, self.uploads_while_writing = goal, follows, uploads_while_writing
-        self._place = OutputPlace(goal)
-        self._folder = own_folder() / hashlib.sha256(str(goal).encode()).hexdigest()[:16]
-        self._local = self._folder / goal.name
+        self.target, self.continues = target, continues
+        self.uploads_while_writing = uploads_while_writing
+        self._place = OutputPlace(target)
+        self._folder = uploads_folder() / hashlib.sha256(str(target).encode()).hexdigest()[:16]
+        self._local = self._folder / target.name
         self._sent: dict[str, list[int]] = {}
         self._submitted: dict[str, list[int]] = {}
         """Size and time of files that are sent, and of those that this run has begun to send."""
@@ -156,12 +157,12 @@ class Upload:
         store.
         """
         for source in sources:
-            if self.goal == source or self.goal in source.parents or source in self.goal.parents:
+            if self.target in (source, *source.parents) or source in self.target.parents:
                 raise OutputError(
-                    f"{self.goal}: the output is the source {source} itself, or one lies inside "
+                    f"{self.target}: the output is the source {source} itself, or one lies inside "
                     "the other; choose another name"
                 )
-        with folder_lock(self._folder, self.goal):
+        with folder_lock(self._folder, self.target):
             with self._output_errors():
                 state = read_json(self._folder / STATE_FILE) if resume else {}
                 resumes = self._place.prepare(
@@ -195,7 +196,8 @@ class Upload:
                         raise OutputError(f"{error}; {outcome}") from error
                     error.add_note(outcome)
                     raise
-                is_complete = is_complete and not self.follows  # some objects are in the store only
+                # Some objects of a continued output are only in the store.
+                is_complete = is_complete and not self.continues
                 if is_complete and isinstance(error, OutputError):
                     raise OutputError(
                         f"{error}; the output is whole in {self._local} until the next run"
@@ -212,7 +214,7 @@ class Upload:
     def add(self, folder: Path, files: Iterable[Path]) -> None:
         """Send finished files of the output that is being built in `folder`.
 
-        Raises OutputError: the store has not taken an earlier one.
+        Raises OutputError: the store refused an earlier one.
         """
         with self._output_errors():
             self._begin()
@@ -246,7 +248,7 @@ class Upload:
     def _send(self, name: str, file: Path) -> None:
         status = file.stat()
         is_large = status.st_size > SMALL_NBYTES
-        if stands_for_kept(status) or stands_for_sent(file):
+        if is_shared_placeholder(status) or is_sent_placeholder(file):
             return
         size_and_time = [status.st_size, status.st_mtime_ns]
         if size_and_time in (self._sent.get(name), self._submitted.get(name)):
@@ -278,7 +280,7 @@ class Upload:
         with self._output_errors():
             if output.is_file():
                 self._send_companions(companions)
-                self._place.put_object(output, same=self.follows)
+                self._place.put_object(output, only_unchanged=self.continues)
             else:
                 self._finish_folder(output, companions, check)
 
@@ -296,46 +298,47 @@ class Upload:
         manifest_files = [(name, files.pop(name)) for name in MANIFESTS if name in files]
         statuses = {name: file.stat() for name, file in files.items()}
         sizes = {name: status.st_size for name, status in statuses.items()}
-        kept_sizes = {name: sizes[name] for name in sizes if stands_for_kept(statuses[name])}
-        sent_sizes = {name: size for name, size in sizes.items() if name not in kept_sizes}
+        shared_sizes = {
+            name: sizes[name] for name in sizes if is_shared_placeholder(statuses[name])
+        }
+        sent_sizes = {name: size for name, size in sizes.items() if name not in shared_sizes}
         for name in sent_sizes:
             self._send(name, files[name])
         for future in list(self._in_flight):
             self._wait_for(future)
         folder = self._place.destination
         manifests = {
-            name: self._place.manifest(file.read_bytes(), kept_sizes)
+            name: self._place.manifest(file.read_bytes(), shared_sizes)
             for name, file in manifest_files
         }
         with ExitStack() as stack:  # readers see the output only after the check
             for name, data in manifests.items():
                 stack.enter_context(pretend_stored(folder / name, data))
             checks = [partial(check, folder)] if check is not None else []
-            compare = partial(self._place.compare, sent_sizes, kept_sizes)
+            compare = partial(self._place.compare, sent_sizes, shared_sizes)
             other_names, *_ = run_concurrently(compare, *checks)
         self._place.remove(other_names)
-        if folder == self.goal:
+        if folder == self.target:
             self._send_companions(companions)
         for name, data in manifests.items():
             self._place.put_manifest(name, data)
-        if folder != self.goal:
+        if folder != self.target:
             self._send_companions(companions)
         self._place.finish()
 
     def _send_companions(self, companions: Mapping[str, Path]) -> None:
         for name, file in companions.items():
             if file.exists():
-                put(self.goal.with_name(name), file)
+                put(self.target.with_name(name), file)
 
     def _remove_lost_placeholders(self, stored: Mapping[str, int]) -> None:
         """Remove placeholders of sent objects that are not in the store: they are sent again."""
-        for file in filter(stands_for_sent, self._folder.glob("*/**/*")):
+        for file in filter(is_sent_placeholder, self._folder.glob("*/**/*")):
             name = file.relative_to(self._folder).as_posix().partition("/")[2]
             if stored.get(name) != file.stat().st_size:
                 file.unlink()
 
     def _save_state(self) -> None:
-        """Write `STATE_FILE`."""
         state = {"token": self._place.token, "sent": dict(self._sent)}
         (self._folder / STATE_FILE).write_text(json.dumps(state))
 
@@ -348,6 +351,5 @@ class Upload:
             if isinstance(error, MdioError):
                 raise
             raise OutputError(
-                f"{error.filename or self.goal}: the store did not take it "
-                f"({error.strerror or error})"
+                f"{error.filename or self.target}: the store refused it ({error.strerror or error})"
             ) from error

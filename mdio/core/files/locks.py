@@ -57,7 +57,7 @@ MAX_LOCK_NBYTES = 1 << 20
 DYING_S = 1.0
 """How long to wait for the last children of a process that was killed."""
 QUIET_S = 60.0
-"""A run on another host is dead if its lock is free and its journal has not grown for so long."""
+"""A run on another host is dead if its lock is free and its journal has not grown for this long."""
 _claimed: set[str] = set()
 """Owners (HOST-PID-TOKEN) of publications of this process, or of its parent before a fork."""
 
@@ -91,7 +91,6 @@ def is_inside_temporary(path: Path) -> bool:
 
 
 def _is_at(fd: int, path: Path) -> bool:
-    """Return whether `path` is that of the open file."""
     try:
         return os.path.samestat(os.fstat(fd), path.lstat())
     except OSError:
@@ -99,15 +98,15 @@ def _is_at(fd: int, path: Path) -> bool:
 
 
 class Claim:
-    """The lock on the traces of one publication, released when the process ends at the latest.
+    """The lock on the traces of one publication, released at the latest when the process ends.
 
-    `target`: the path to publish. Attribute `is_unsettled`: whether a plan is yet to be completed
+    `target`: the path to publish. Attribute `needs_recovery`: whether a plan is yet to be completed
     or undone, so that the lock file must stay.
     """
 
     def __init__(self, target: Path) -> None:
         self.pid = os.getpid()
-        self.is_unsettled = False
+        self.needs_recovery = False
         while True:
             self.owner = f"{host_name()}-{self.pid}-{os.urandom(TOKEN_NBYTES).hex()}"
             self.path = _trace(target, self.owner, "lock")
@@ -153,22 +152,24 @@ class Claim:
         if os.getpid() != self.pid:  # a forked child
             return
         with contextlib.suppress(OSError):
-            if not self.is_unsettled and all(trace["ending"] == "lock" for trace in self._traces()):
+            if not self.needs_recovery and all(
+                trace["ending"] == "lock" for trace in self._traces()
+            ):
                 self.path.unlink()
         with contextlib.suppress(OSError):  # a lost mount, which another error reports
             os.close(self._fd)
         _claimed.discard(self.owner)
 
 
-def refuse_second_run(claim: Claim, goal: Path) -> None:
-    """Raise OutputError if a run that is alive on this machine began to write `goal` before.
+def refuse_second_run(claim: Claim, target: Path) -> None:
+    """Raise OutputError if a run that is alive on this machine began to write `target` before.
 
-    One that began on another machine, or is about to end, is met when this one is to be published.
+    One that began on another machine, or is about to end, is noticed when this run publishes.
     """
     own_age = claim.path.lstat().st_mtime_ns, claim.owner
-    for trace in _traces(goal.parent):
-        owner, path = trace["owner"], goal.parent / trace.string
-        is_other = trace["ending"] == "lock" and trace["name"] == goal.name
+    for trace in _traces(target.parent):
+        owner, path = trace["owner"], target.parent / trace.string
+        is_other = trace["ending"] == "lock" and trace["name"] == target.name
         if not is_other or owner == claim.owner or trace["host"] != host_name():
             continue
         try:
@@ -178,7 +179,7 @@ def refuse_second_run(claim: Claim, goal: Path) -> None:
             continue
         if is_alive:
             raise OutputError(
-                f"{goal}: another run (process {trace['pid']}) is writing it; wait for that, or "
+                f"{target}: another run (process {trace['pid']}) is writing it; wait for that, or "
                 "choose another name"
             )
 
@@ -228,8 +229,8 @@ def leftovers(targets: Sequence[Path]) -> Iterator[Leftover]:
         groups = _traces_by_owner(folder)
     for owner, all_traces in groups.items():
         lock = _lock_of(all_traces)
-        goal = lock["name"] if lock else min((trace["name"] for trace in all_traces), key=len)
-        traces = [trace for trace in all_traces if is_built_for(goal, trace["name"])]
+        target = lock["name"] if lock else min((trace["name"] for trace in all_traces), key=len)
+        traces = [trace for trace in all_traces if is_built_for(target, trace["name"])]
         if owner in _claimed or names.isdisjoint(trace["name"] for trace in traces):
             continue
         temporaries, aside, journals = (
@@ -237,7 +238,7 @@ def leftovers(targets: Sequence[Path]) -> Iterator[Leftover]:
             for ending in ("tmp", "old", "journal")
         )
         is_local = all_traces[0]["host"] == host_name()
-        lock_path = _trace(folder / goal, owner, "lock")
+        lock_path = _trace(folder / target, owner, "lock")
         if lock is None:  # a power cut may keep a temporary without its lock
             if is_local and not is_running(int(all_traces[0]["pid"])):
                 yield Leftover(folder, owner, temporaries, aside, journals, lock_path, None)
@@ -264,21 +265,21 @@ def leftovers(targets: Sequence[Path]) -> Iterator[Leftover]:
                 is_dead = is_process_gone(entries[0] if entries else {})
             if is_dead and _is_at(fd, lock_path):
                 plan = next((entry for entry in entries if "goal" in entry), None)
-                if plan is None or _is_valid_plan(plan, goal):
+                if plan is None or _is_valid_plan(plan, target):
                     yield Leftover(folder, owner, temporaries, aside, journals, lock_path, plan)
         finally:
             os.close(fd)
 
 
-def _is_valid_plan(plan: Mapping[str, Any], goal: str) -> bool:
-    """Return whether a plan in a lock file names only the output `goal` and its companions."""
+def _is_valid_plan(plan: Mapping[str, Any], target: str) -> bool:
+    """Return whether a plan in a lock file names only the output `target` and its companions."""
     aside, new = plan.get("aside"), plan.get("new")
-    if not (isinstance(aside, list) and isinstance(new, dict)) or plan["goal"] != goal:
+    if not (isinstance(aside, list) and isinstance(new, dict)) or plan["goal"] != target:
         return False
     return (
-        all(belongs_to_output(goal, name) for name in (*aside, *new))
+        all(belongs_to_output(target, name) for name in (*aside, *new))
         and all(isinstance(identity, int | str) for identity in new.values())
-        and (bool(aside) or goal in new)
+        and (bool(aside) or target in new)
     )
 
 
@@ -331,7 +332,7 @@ def _lock_entries(fd: int) -> list[dict[str, Any]]:
 
 
 def process_identity(pid: int) -> dict[str, Any]:
-    """Return the identity of a process of this namespace, as far as the system tells it."""
+    """Return the identity of a process of this namespace, as far as the system reveals it."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         namespace = str(Path("/proc/self/ns/pid").readlink())
@@ -428,13 +429,13 @@ def concurrent_change_error(path: Path) -> OutputError:
 
 
 @contextlib.contextmanager
-def exclusive_turn(goal: Path) -> Iterator[None]:
-    """Hold the lock on changing `goal`, among processes of all machines.
+def change_lock(target: Path) -> Iterator[None]:
+    """Hold the lock on changing `target`, among processes of all machines.
 
     Raises OutputError: another process holds it for too long. OSError: the folder is not writable.
     """
-    lock = _turn_file(goal)
-    inode = _acquire(lock, goal)
+    lock = _change_lock_path(target)
+    inode = _acquire(lock, target)
     try:
         yield
     finally:
@@ -443,9 +444,9 @@ def exclusive_turn(goal: Path) -> Iterator[None]:
                 _try_remove(lock)
 
 
-def remove_dead_turn(goal: Path) -> None:
-    """Remove the lock on `goal` if a process of this machine was killed while it held it."""
-    lock = _turn_file(goal)
+def remove_dead_change_lock(target: Path) -> None:
+    """Remove the lock on `target` if a process of this machine was killed while it held it."""
+    lock = _change_lock_path(target)
     _retry_removals(lock.parent)
     for temporary in lock.parent.glob(".mdio-turn-*"):  # before it is a lock, or moved aside
         if _is_abandoned(temporary):
@@ -462,15 +463,15 @@ def _age_s(path: Path) -> float:
         return 0.0
 
 
-def _turn_file(goal: Path) -> Path:
-    return goal.with_name(f".{goal.name}.mdio-turn")
+def _change_lock_path(target: Path) -> Path:
+    return target.with_name(f".{target.name}.mdio-turn")
 
 
 def _is_dead(owner: dict[str, Any]) -> bool:
     return owner.get("host") == host_name() and is_process_gone(owner)
 
 
-def _acquire(lock: Path, goal: Path) -> int:
+def _acquire(lock: Path, target: Path) -> int:
     """Create the lock file, waiting for others, and return its inode."""
     _retry_removals(lock.parent)
     began_s = changed_s = time.monotonic()
@@ -490,7 +491,7 @@ def _acquire(lock: Path, goal: Path) -> int:
         elif now_s - began_s > MAX_WAIT_S:
             holder = f"process {owner.get('pid', '?')} on {owner.get('host', 'some machine')}"
             raise OutputError(
-                f"{goal}: another run ({holder}) has been changing it for {MAX_WAIT_S:g} s; if "
+                f"{target}: another run ({holder}) has been changing it for {MAX_WAIT_S:g} s; if "
                 f"that has ended, remove {lock}, and run this again"
             )
         else:
@@ -534,7 +535,7 @@ def _retry_removals(folder: Path) -> None:
 
 
 def _unique_path(lock: Path) -> Path:
-    """Return a free path beside the lock; its name is short even if the goal's is long."""
+    """Return a free path beside the lock; its name is short even if the target's is long."""
     return lock.with_name(f".mdio-turn-{_host_hash()}-{os.getpid()}-{os.urandom(4).hex()}")
 
 

@@ -10,9 +10,9 @@ import time
 import pytest
 
 from mdio.core.errors import OutputError
-from mdio.core.files import turns
+from mdio.core.files import locks
+from mdio.core.files.locks import change_lock, host_name, process_identity, state_at
 from mdio.core.files.publish import publish
-from mdio.core.files.turns import exclusive_turn, host_name, process_identity, state_at
 
 
 def dead_process():
@@ -25,10 +25,10 @@ def lock_of(path):
 
 
 def test_one_at_a_time(tmp_path):
-    goal, order = tmp_path / "a", []
+    target, order = tmp_path / "a", []
 
     def work():
-        with exclusive_turn(goal):
+        with change_lock(target):
             order.append("begin")
             time.sleep(0.01)
             order.append("end")
@@ -43,42 +43,42 @@ def test_one_at_a_time(tmp_path):
 
 
 def test_a_dead_one_of_this_machine_is_in_nobodys_way(tmp_path, monkeypatch):
-    monkeypatch.setattr(turns, "MAX_WAIT_S", 0)
-    goal = tmp_path / "a"
+    monkeypatch.setattr(locks, "MAX_WAIT_S", 0)
+    target = tmp_path / "a"
     said = {"host": host_name(), **dead_process()}
     for text in (json.dumps(said), json.dumps(said | {"boot": "another"})):
-        lock_of(goal).write_text(text)
-        with exclusive_turn(goal):
-            assert str(os.getpid()) in lock_of(goal).read_text()
+        lock_of(target).write_text(text)
+        with change_lock(target):
+            assert str(os.getpid()) in lock_of(target).read_text()
         assert not list(tmp_path.iterdir())
-    lock_of(goal).write_text(json.dumps(said))
-    with publish(goal) as temporary:
+    lock_of(target).write_text(json.dumps(said))
+    with publish(target) as temporary:
         temporary.write_text("new")
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
 @pytest.mark.parametrize("said", [{"host": "elsewhere", "pid": 1}, {}, [], None])
 def test_one_that_nobody_knows_of_is_waited_for_but_not_for_ever(tmp_path, monkeypatch, said):
-    goal = tmp_path / "a"
-    lock_of(goal).write_text("" if said is None else json.dumps(said))
-    monkeypatch.setattr(turns, "MAX_WAIT_S", 0)
+    target = tmp_path / "a"
+    lock_of(target).write_text("" if said is None else json.dumps(said))
+    monkeypatch.setattr(locks, "MAX_WAIT_S", 0)
     with (
         pytest.raises(OutputError, match=r"remove .*mdio-turn, and run this again"),
-        exclusive_turn(goal),
+        change_lock(target),
     ):
         raise AssertionError
-    assert lock_of(goal).exists()
-    monkeypatch.setattr(turns, "STALE_S", -1)
-    with exclusive_turn(goal):
+    assert lock_of(target).exists()
+    monkeypatch.setattr(locks, "STALE_S", -1)
+    with change_lock(target):
         pass
     assert not list(tmp_path.iterdir())
 
 
 def test_a_live_one_is_waited_for(tmp_path, monkeypatch):
-    goal = tmp_path / "a"
-    monkeypatch.setattr(turns, "MAX_WAIT_S", 0)
-    with exclusive_turn(goal), pytest.raises(OutputError, match=f"process {os.getpid()} on "):
-        exclusive_turn(goal).__enter__()
+    target = tmp_path / "a"
+    monkeypatch.setattr(locks, "MAX_WAIT_S", 0)
+    with change_lock(target), pytest.raises(OutputError, match=f"process {os.getpid()} on "):
+        change_lock(target).__enter__()
     assert not list(tmp_path.iterdir())
 
 
@@ -107,12 +107,12 @@ def test_a_state_is_that_of_what_is_there(tmp_path):
 
 
 def test_what_another_run_has_made_stays(tmp_path):
-    goal = tmp_path / "a"
+    target = tmp_path / "a"
     for there in (False, True):
         changed = pytest.raises(OutputError, match="another run has changed it meanwhile")
-        with changed, publish(goal, force=True) as mine:
+        with changed, publish(target, force=True) as mine:
             mine.write_text("mine")
-            with publish(goal, force=True) as theirs:
+            with publish(target, force=True) as theirs:
                 theirs.write_text(f"theirs {there}")
-        assert goal.read_text() == f"theirs {there}"
+        assert target.read_text() == f"theirs {there}"
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
