@@ -45,7 +45,7 @@ from mdio.layouts.views.joining import (
     GAP,
     FrameKeys,
     Joining,
-    lack_own_times,
+    are_times_missing,
     merge,
     merge_counted,
     note_on_gap,
@@ -181,7 +181,7 @@ class Timeline:
             return comparison.compare(self._read, self._follows, old_frames, new_frames, nbytes)
 
         old_keys = self._keys
-        if overlap is None and lack_own_times(old_keys, new_keys):
+        if overlap is None and are_times_missing(old_keys, new_keys):
             merged = merge_counted(old_keys, new_keys, compare)
         else:
             merged = merge(old_keys, new_keys, compare, overlap, following_keys)

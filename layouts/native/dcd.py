@@ -587,11 +587,11 @@ class DCDEncoder(Encoder):
             return note_on_coarse_times(time, (frames + istart / nsavc) * stored_dt)
         first = int(np.argmax(differ))
         ascends = 0 < time[-1] - _first_time(time) < np.inf and np.isfinite(time[0])
-        remedy = "they do not grow, so they cannot be evened out and are counted again"
+        advice = "they do not grow, so they cannot be evened out and are counted again"
         if ascends:
-            remedy = "they are evened out"
+            advice = "they are evened out"
         return (
-            f"dcd cannot hold times that are not equally spaced: {remedy}; the file says "
+            f"dcd cannot hold times that are not equally spaced: {advice}; the file says "
             f"{number_text(even[0])} to {number_text(even[-1])} ps, every "
             f"{number_text(_mean_dt(time))} ps. Frame {first} is the first to differ, at "
             f"{number_text(even[first])} ps instead of {number_text(time[first])} ps; h5md, zarr, "

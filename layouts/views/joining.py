@@ -169,7 +169,7 @@ class _Joiner:
         all_frames = tuple((n, 0, infos[n].n_frames) for n in numbers)
         return Joining(parts, tuple(self.notes), changes=parts != all_frames)
 
-    def _slack(self, time_ps: float, *infos: TrajectoryInfo) -> float:
+    def _tolerance(self, time_ps: float, *infos: TrajectoryInfo) -> float:
         """Return the largest difference of two times that count as equal."""
         if self.unit == "steps":
             return 0.5
@@ -179,8 +179,8 @@ class _Joiner:
     def _compare(self, number: int, following: int) -> None:
         """Raise SourceError if two neighbouring files overlap and `overlap` does not decide."""
         earlier, later = self.infos[number], self.infos[following]
-        begin, slack = later.time_first_ps, self._slack(later.time_first_ps, earlier, later)
-        if earlier.time_last_ps < begin - slack:
+        begin, tolerance = later.time_first_ps, self._tolerance(later.time_first_ps, earlier, later)
+        if earlier.time_last_ps < begin - tolerance:
             return
         texts = " and ".join(
             f"{info.path} ({number_text(info.time_first_ps)} to "
@@ -197,7 +197,7 @@ class _Joiner:
         step, following_step = (self.stored[n].step_ps for n in (number, following))
         apart_ps = begin - earlier.time_first_ps
         # A run that counts from its own beginning may have stored its first frame or not.
-        is_next = slack < apart_ps <= abs(earlier.dt_ps) + slack
+        is_next = tolerance < apart_ps <= abs(earlier.dt_ps) + tolerance
         if (
             step is not None
             and following_step is not None
@@ -210,7 +210,7 @@ class _Joiner:
                 f"give --overlap {KEEP_ALL} if each continues the one before, or keep-last, "
                 "keep-first to trust these times"
             )
-        if abs(apart_ps) <= slack:
+        if abs(apart_ps) <= tolerance:
             raise SourceError(
                 f"{texts} begin at the same time, as replicas do: they are not parts of one "
                 "trajectory. Store them as an ensemble with mdio convert --ensemble (in Python: "
@@ -218,7 +218,7 @@ class _Joiner:
                 f"{KEEP_ALL} to join them as they are (or keep-last, keep-first to keep the "
                 "frames of one of them)"
             )
-        if later.time_last_ps < earlier.time_last_ps - slack:
+        if later.time_last_ps < earlier.time_last_ps - tolerance:
             raise SourceError(
                 f"{texts} overlap in time, and the second ends before the first. Give --overlap "
                 "keep-last to continue with the second all the same, keep-first to keep the first, "
@@ -239,15 +239,15 @@ class _Joiner:
     def _stop_before(self, number: int, keeper: int) -> int:
         info = self.infos[number]
         begin_ps = self.infos[keeper].time_first_ps
-        slack = self._slack(begin_ps, info, self.infos[keeper])
-        if info.time_last_ps < begin_ps - slack:
+        tolerance = self._tolerance(begin_ps, info, self.infos[keeper])
+        if info.time_last_ps < begin_ps - tolerance:
             return info.n_frames
         begin_step = int(self.read(keeper, 0, 1).step[0])
         for stop in range(info.n_frames, 0, -RUN_FRAMES):
             start = max(0, stop - RUN_FRAMES)
             block = self.read(number, start, stop)
-            is_before = block.time < begin_ps - slack
-            is_same = np.abs(block.time - begin_ps) <= slack
+            is_before = block.time < begin_ps - tolerance
+            is_same = np.abs(block.time - begin_ps) <= tolerance
             if np.count_nonzero(is_same) > 1:  # times are too coarse; steps are not
                 is_before |= is_same & (block.step < begin_step)
             if is_before.any():
@@ -268,14 +268,14 @@ class _Joiner:
     def _start_after(self, number: int, last: int) -> int:
         info, earlier = self.infos[number], self.infos[last]
         end_ps = earlier.time_last_ps
-        slack = self._slack(end_ps, info, earlier)
-        if info.time_first_ps > end_ps + slack:
+        tolerance = self._tolerance(end_ps, info, earlier)
+        if info.time_first_ps > end_ps + tolerance:
             return 0
         end_step = int(self.read(last, earlier.n_frames - 1, earlier.n_frames).step[0])
         for start in range(0, info.n_frames, RUN_FRAMES):
             block = self.read(number, start, min(start + RUN_FRAMES, info.n_frames))
-            is_after = block.time > end_ps + slack
-            is_same = np.abs(block.time - end_ps) <= slack
+            is_after = block.time > end_ps + tolerance
+            is_same = np.abs(block.time - end_ps) <= tolerance
             if np.count_nonzero(is_same) > 1:
                 is_after |= is_same & (block.step > end_step)
             if is_after.any():
@@ -288,7 +288,7 @@ class _Joiner:
         first_ps = self.read(number, start, start + 1).time[0]
         last_ps = self.read(number, stop - 1, stop).time[0]
         keeper_info = self.infos[keeper]
-        has_all = last_ps <= keeper_info.time_last_ps + self._slack(last_ps, keeper_info)
+        has_all = last_ps <= keeper_info.time_last_ps + self._tolerance(last_ps, keeper_info)
         continuation = f"continues from {number_text(keeper_info.time_first_ps)} {self.unit} on"
         self.notes.append(
             f"{self.infos[number].path}: {frames_text(start, stop)} ({number_text(first_ps)} to "
@@ -404,7 +404,7 @@ def _ascends(values: NDArray[np.number]) -> bool:
     return bool(np.all(np.diff(values) > 0) and np.all(np.isfinite(values)))
 
 
-def lack_own_times(old: FrameKeys, new: FrameKeys) -> bool:
+def are_times_missing(old: FrameKeys, new: FrameKeys) -> bool:
     """Return whether one of two files stores neither times nor steps."""
     both = old, new
     return not all(keys.has_times for keys in both) and not all(
@@ -452,12 +452,12 @@ def match_frames(
     """Return the indices of equal keys in `old` and `new`, both ascending; times may be rounded."""
     if not (len(old) and len(new)):
         return np.empty(0, np.int64), np.empty(0, np.int64)
-    slack = np.zeros(len(new))
+    tolerance = np.zeros(len(new))
     if unit == "ps":
         spacing = min(np.diff(keys).min(initial=np.inf) for keys in (old, new))
-        slack = np.minimum(ROUNDING * np.abs(new), spacing / 4)
-    nearest = np.searchsorted(old, new - slack).clip(max=len(old) - 1)
-    matched = np.flatnonzero(np.abs(old[nearest] - new) <= slack)
+        tolerance = np.minimum(ROUNDING * np.abs(new), spacing / 4)
+    nearest = np.searchsorted(old, new - tolerance).clip(max=len(old) - 1)
+    matched = np.flatnonzero(np.abs(old[nearest] - new) <= tolerance)
     return nearest[matched].astype(np.int64), matched.astype(np.int64)
 
 
@@ -609,10 +609,10 @@ class _Merger:
     def _count(self, mask: NDArray[np.bool_]) -> str:
         return f"{plural(int(np.count_nonzero(mask)), 'frame')} ({self._span(mask)})"
 
-    def _overlap_error(self, mask: NDArray[np.bool_], problem: str, remedy: str) -> SourceError:
+    def _overlap_error(self, mask: NDArray[np.bool_], problem: str, advice: str) -> SourceError:
         text = f"{self._count(mask)} {problem}" if mask.any() else "its frames alternate with them"
         return SourceError(
-            f"{self.new.path}: beside the frames of {self.old.path}, {text}; {remedy} "
+            f"{self.new.path}: beside the frames of {self.old.path}, {text}; {advice} "
             f"{self._options_text()}"
         )
 

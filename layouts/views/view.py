@@ -58,16 +58,16 @@ def select_frames(
     if len(frames) and not (begin_ps is None and end_ps is None and dt_ps is None):
         frames = np.asarray(frames, dtype=np.int64)
         time = read_times(source)[frames]
-        slack = _slack_ps(time)
+        tolerance_ps = _tolerance_ps(time)
         keep = np.ones(len(frames), dtype=bool)
         if begin_ps is not None:
-            keep &= time >= begin_ps - slack
+            keep &= time >= begin_ps - tolerance_ps
         if end_ps is not None:
-            keep &= time <= end_ps + slack
+            keep &= time <= end_ps + tolerance_ps
         frames, time = frames[keep], time[keep]
         if dt_ps is not None and len(frames):
             ratio = (time - time[0]) / dt_ps
-            frames = frames[np.abs(ratio - np.rint(ratio)) * dt_ps <= slack]
+            frames = frames[np.abs(ratio - np.rint(ratio)) * dt_ps <= tolerance_ps]
     if len(frames) > 1 and not isinstance(frames, range) and len(set(np.diff(frames))) == 1:
         frames = range(int(frames[0]), int(frames[-1]) + 1, int(frames[1] - frames[0]))
     if not len(frames):
@@ -95,7 +95,7 @@ def clip_runs(
         start, stop = start - (last - first), stop - (last - first)
 
 
-def _slack_ps(time: NDArray[np.float64]) -> float:
+def _tolerance_ps(time: NDArray[np.float64]) -> float:
     """Return the difference at which two times count as equal, since files round times.
 
     It is always less than half the spacing of frames, however long the trajectory is.
@@ -118,7 +118,7 @@ def note_on_dt(source: TrajectoryInfo, selected: TrajectoryInfo, dt_ps: float) -
     latest_ps = max(abs(source.time_first_ps), abs(source.time_last_ps))
     ulp_ps = float(np.spacing(np.float32(latest_ps)))
     digits = max(1, math.floor(-math.log10(ulp_ps)))
-    slack_ps = max(1e-3 * dt_ps, 2 * TIME_ROUNDING_ULPS * ulp_ps)
+    tolerance_ps = max(1e-3 * dt_ps, 2 * TIME_ROUNDING_ULPS * ulp_ps)
 
     def spacing(info: TrajectoryInfo) -> tuple[float, str]:
         """Return how far frames are apart, ps, and that in words."""
@@ -139,7 +139,7 @@ def note_on_dt(source: TrajectoryInfo, selected: TrajectoryInfo, dt_ps: float) -
             f"frames, and frames are not interpolated: at multiples of {number_text(dt_ps)} ps "
             f"after the first there are {selected.n_frames:,}{spacing_text}"
         )
-    if selected.n_frames < 2 or abs(selected_ps - dt_ps) <= slack_ps:
+    if selected.n_frames < 2 or abs(selected_ps - dt_ps) <= tolerance_ps:
         return None
     return (
         f"{option} chose {selected.n_frames:,} frames{spacing_text}: --step, or a gap in the "
