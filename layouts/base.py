@@ -26,7 +26,6 @@ from mdio.core.errors import (
     OptionError,
     PlanError,
     SourceError,
-    named_read_error,
 )
 from mdio.core.files.in_flight import ByteRange, Opening, Prefetch
 from mdio.core.files.marks import manifest_in
@@ -385,8 +384,9 @@ class Layout(Closing, ABC):
         better_error: Exception | None = None
         if frames is not None and not isinstance(error, MdioError):
             better_error = self._damage(error, "frames {} to {} cannot be read".format(*frames))
-        if better_error is None and isinstance(error, OSError):
-            better_error = named_read_error(self.path, error)
+        if better_error is None and isinstance(error, OSError) and not isinstance(error, MdioError):
+            reason = error.strerror or error
+            better_error = SourceError(f"{self.path}: cannot be read ({reason})")
         damage = better_error or error
         if isinstance(damage, CorruptLayoutError):
             if self.uuid is not None and self.uuid_at(self.path) not in (None, self.uuid):

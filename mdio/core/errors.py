@@ -21,6 +21,9 @@ Each message is one line that names the file, what was found, what was expected 
 Every error is made from that message alone, so that it can be pickled to another process.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from mdio.core.words import without_passwords
 
 FOREIGN_ERRORS = (
@@ -115,11 +118,15 @@ class MissingExtensionError(MdioError, ImportError):
     """A compiled part of mdio cannot be imported: it was not built, or for another Python."""
 
 
-def named_read_error(path: object, error: OSError) -> SourceError | None:
-    """Return an error that names the file, for one of the system; None if `error` is of mdio."""
-    if isinstance(error, MdioError):
-        return None
-    return SourceError(f"{path}: cannot be read ({error.strerror or error})")
+@contextmanager
+def read_errors_named(path: object) -> Iterator[None]:
+    """Turn errors of the system into one that names the file."""
+    try:
+        yield
+    except MdioError:
+        raise
+    except OSError as error:
+        raise SourceError(f"{path}: cannot be read ({error.strerror or error})") from error
 
 
 def one_line(error: BaseException) -> str:

@@ -223,12 +223,8 @@ def leftovers(targets: Sequence[Path]) -> Iterator[Leftover]:
     folder = targets[0].parent
     names = {target.name for target in targets}
     deadline = time.monotonic() + DYING_S
-    groups = _traces_by_owner(folder)
-    if not all(map(_lock_of, groups.values())):
-        # One listing may miss a lock that is just being made; not two.
-        groups = _traces_by_owner(folder)
-    for owner, all_traces in groups.items():
-        lock = _lock_of(all_traces)
+    for owner, all_traces in _traces_by_owner(folder).items():
+        lock = next((trace for trace in all_traces if trace["ending"] == "lock"), None)
         target = lock["name"] if lock else min((trace["name"] for trace in all_traces), key=len)
         traces = [trace for trace in all_traces if is_built_for(target, trace["name"])]
         if owner in _claimed or names.isdisjoint(trace["name"] for trace in traces):
@@ -240,7 +236,8 @@ def leftovers(targets: Sequence[Path]) -> Iterator[Leftover]:
         is_local = all_traces[0]["host"] == host_name()
         lock_path = _trace(folder / target, owner, "lock")
         if lock is None:  # a power cut may keep a temporary without its lock
-            if is_local and not is_running(int(all_traces[0]["pid"])):
+            has_lock = os.path.lexists(lock_path)  # of another user, or just made
+            if is_local and not has_lock and not is_running(int(all_traces[0]["pid"])):
                 yield Leftover(folder, owner, temporaries, aside, journals, lock_path, None)
             continue
         try:
@@ -317,10 +314,6 @@ def _is_quiet(folder: Path, traces: Sequence[re.Match[str]]) -> bool:
     with contextlib.suppress(OSError):
         return all(time.time() - path.stat().st_mtime > QUIET_S for path in journals)
     return False
-
-
-def _lock_of(traces: Sequence[re.Match[str]]) -> re.Match[str] | None:
-    return next((trace for trace in traces if trace["ending"] == "lock"), None)
 
 
 def _lock_entries(fd: int) -> list[dict[str, Any]]:

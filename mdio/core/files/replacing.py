@@ -44,6 +44,7 @@ from mdio.core.files.locks import (
     state_at,
 )
 from mdio.core.files.marks import (
+    OUTPUT_MARKERS,
     check_no_foreign_files,
     is_identical,
     manifest_in,
@@ -228,40 +229,73 @@ def _replace_in_steps(
 
 
 def _restore(source: Path, target: Path) -> None:
-    """Give `source` the name `target`, which is free: by a rename, else by links or copies."""
+    """Give `source` the name `target`, which is free: by a rename, else by links."""
     try:
         _rename_to_free(source, target)
     except OSError as error:
         if isinstance(error, OutputError) or os.path.lexists(target):
             raise
-        try:
-            if _is_folder(source):
-                shutil.copytree(source, target, symlinks=True, copy_function=_link)
-            else:
-                _link(source, target)
-            for folder in (*target.rglob("**"), target.parent):
-                flush(folder)
-        except OSError:  # shutil.Error is one
-            remove(target)
-            raise
+        if _is_folder(source):
+            _link_tree(source, target)
+        else:
+            _link(source, target)
+        flush(target.parent)
         remove(source)
 
 
-def _link(source: str | Path, target: str | Path) -> None:
+def _link_tree(source: Path, target: Path) -> None:
+    """Make a folder of links to all files; those that mark it as an output come last."""
+    markers = [name for name in OUTPUT_MARKERS if os.path.lexists(source / name)]
+    target.mkdir()
     try:
-        os.link(source, target, follow_symlinks=False)
-    except OSError:
-        shutil.copy2(source, target, follow_symlinks=False)
-        if not Path(target).is_symlink():
-            flush(Path(target))
+        shutil.copytree(
+            source,
+            target,
+            symlinks=True,
+            ignore=lambda folder, _: markers if folder == str(source) else (),
+            copy_function=_link,
+            dirs_exist_ok=True,
+        )
+        for folder, *_ in os.walk(target):
+            flush(Path(folder))
+        for name in markers:
+            _link(source / name, target / name)
+        shutil.copystat(source, target)
+        flush(target)
+    except BaseException:
+        remove(target)
+        raise
+
+
+def _link(source: str | Path, target: str | Path) -> None:
+    os.link(source, target, follow_symlinks=False)
+
+
+def _is_partial(target: Path, former: Path) -> bool:
+    """Return whether `target` is what a process that was killed in `_link_tree` has made."""
+
+    def is_link(path: Path) -> bool:
+        original, status = former / path.relative_to(target), path.lstat()
+        if not os.path.lexists(original):
+            return False
+        original_status = original.lstat()
+        if stat.S_ISREG(status.st_mode):
+            return os.path.samestat(status, original_status)
+        return stat.S_IFMT(status.st_mode) == stat.S_IFMT(original_status.st_mode)
+
+    is_marked = manifest_in(target) is not None or manifest_in(former) is None
+    return _is_folder(target) and not is_marked and all(map(is_link, target.rglob("*")))
 
 
 def _undo(owner: Claim | Leftover, folder: Path, plan: Mapping[str, Any]) -> None:
     """Undo the steps of a plan that were taken, the last one first."""
     target = folder / plan["goal"]
+    if _is_partial(target, owner.name(target, "old")):
+        remove(target)
     for name, identity in reversed(plan["new"].items()):
         path = folder / name
         if is_identical(path, identity):
+            remove(owner.name(path))  # a link, if a process was killed in `_restore`
             _restore(path, owner.name(path))
     for path in [folder / name for name in plan["aside"] if name != target.name]:
         old = owner.name(path, "old")
@@ -299,7 +333,12 @@ def _tidy_locked(targets: Sequence[Path], *, discard_unfinished: bool) -> None:
         plan = leftover.plan
         if plan is not None:
             target = leftover.folder / plan["goal"]
-            if not (os.path.lexists(target) if plan["aside"] else _is_published(target, plan)):
+            if plan["aside"]:
+                former = leftover.name(target, "old")
+                is_there = os.path.lexists(target) and not _is_partial(target, former)
+            else:
+                is_there = _is_published(target, plan)
+            if not is_there:
                 _undo(leftover, leftover.folder, plan)
             for path in [leftover.name(leftover.folder / name, "old") for name in plan["aside"]]:
                 # Other folders are not ours; an empty one was being removed.

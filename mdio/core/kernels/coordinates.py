@@ -234,8 +234,8 @@ def follow(
     """Count over how many boundaries atoms go from frame to frame, and undo that in place.
 
     The method is that of equation B6 of Kulke and Vermaas, J. Chem. Theory Comput. 18, 6161 (2022),
-    doi:10.1021/acs.jctc.2c00327, and of MDAnalysis' ``NoJump``; in cells whose vectors are longer
-    than need be, an atom goes the shortest way instead.
+    doi:10.1021/acs.jctc.2c00327, and of MDAnalysis' ``NoJump``; in cells that are not rectangular,
+    an atom goes the shortest way instead.
     `last`, (A, 3) float64: where atoms were in the frame before, in units of its cell; becomes that
     of the last frame. `shifts`, (A, 3) int32: how often they have crossed each boundary until then;
     becomes that until the last frame. `has_last`: whether `last` is of the frame before; if not,

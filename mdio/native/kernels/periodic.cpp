@@ -13,6 +13,8 @@
 namespace mdio {
 namespace {
 
+constexpr double FAR = 1e9;  // cells: more than any atom has gone between two frames
+
 void load(const char* from, int64_t atom, float* x) { std::memcpy(x, from + 12 * atom, 12); }
 void store(char* to, int64_t atom, const float* x) { std::memcpy(to + 12 * atom, x, 12); }
 
@@ -97,8 +99,11 @@ bool are_single(const Molecules& molecules, int64_t first, int64_t last) {
     return all;
 }
 
-// Of a way in fractions: over which boundaries it would be shortest.
+// Of a way in fractions: over which boundaries it would be shortest. Ways beyond all reason, or that
+// are not numbers, stay.
 void jump(Cell& cell, double* moved) {
+    for (int c = 0; c < 3; ++c)
+        if (!(std::fabs(moved[c]) < FAR)) return;
     const double way[3] = {moved[0] * cell.xx + moved[1] * cell.yx + moved[2] * cell.zx,
                            moved[1] * cell.yy + moved[2] * cell.zy, moved[2] * cell.zz};
     if (cell.is_nearest(way))  // which the fractions of a skewed cell do not tell
@@ -255,7 +260,7 @@ void follow(const Output& positions, int64_t n_frames, const double* vectors, do
             }
             if (known && is_skewed) jump(cell, moved);
             for (int c = 0; known && c < 3; ++c)  // what is not a number has not jumped
-                if (std::fabs(moved[c]) >= 0.5 && std::fabs(moved[c]) < 1e9)
+                if (std::fabs(moved[c]) >= 0.5 && std::fabs(moved[c]) < FAR)
                     shift[c] += int32_t(std::rint(moved[c]));
             if (apply && (shift[0] | shift[1] | shift[2])) {
                 cell.subtract(x, shift[0], shift[1], shift[2]);

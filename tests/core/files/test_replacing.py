@@ -2,13 +2,14 @@
 
 import contextlib
 import errno
+import itertools
 import json
 import os
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -97,9 +98,7 @@ def test_a_folder_is_never_without_its_name(
 def test_what_cannot_be_put_back_comes_back_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    target, top = tmp_path / "a.zarr", tmp_path / "a.top.pdb"
-    make_folder(target, "old")
-    top.write_text("old")
+    target, top = make_outputs(tmp_path)
     refused = Mock(side_effect=OSError(errno.EROFS, "broken disk"))
     for nth in range(1, 4):
         with (
@@ -118,31 +117,89 @@ def test_what_cannot_be_put_back_comes_back_later(
         assert entries(tmp_path) == ["a.top.pdb", "a.zarr"]
 
 
-@pytest.mark.parametrize("links", [True, False])
-def test_where_no_rename_works_any_more_the_former_output_is_linked_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool
-) -> None:
-    target, top = tmp_path / "a.zarr", tmp_path / "a.top.pdb"
+def make_outputs(folder: Path) -> tuple[Path, Path]:
+    target, top = folder / "a.zarr", folder / "a.top.pdb"
     make_folder(target, "old")
     top.write_text("old")
     (target / "000" / "link").symlink_to("data")
+    return target, top
+
+
+def replace_both(target: Path, top: Path) -> None:
+    with publish(target, force=True, companions=[top]) as temporary:
+        make_folder(temporary, "new")
+        temporary_for(top, temporary).write_text("new")
+
+
+def die_after(n_links: int, link: Callable[[Path, Path], None]) -> Callable[[Path, Path], None]:
+    remaining = itertools.count(n_links, -1)
+
+    def link_and_die(source: Path, copy: Path) -> None:
+        link(source, copy)
+        if next(remaining) == 0:
+            os._exit(9)
+
+    return link_and_die
+
+
+def test_where_no_rename_works_any_more_the_former_output_is_linked_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, top = make_outputs(tmp_path)
     mtime_ns = target.stat().st_mtime_ns
     for nth in range(1, 4):
         with (
-            monkeypatch.context() as broken,
             pytest.raises(OSError, match="broken disk"),
             failing(monkeypatch, nth, ever_after=True) as changed,
-            publish(target, force=True, companions=[top]) as temporary,
         ):
-            make_folder(temporary, "new")
-            temporary_for(top, temporary).write_text("new")
-            if not links:
-                broken.setattr(os, "link", Mock(side_effect=OSError(errno.EPERM, "no links")))
+            replace_both(target, top)
         assert len(changed) > nth
         assert (data_of(target), top.read_text()) == ("old", "old")
         assert (target / "000" / "link").readlink() == Path("data")
         assert target.stat().st_mtime_ns == mtime_ns
         assert entries(tmp_path) == ["a.top.pdb", "a.zarr"]
+
+
+@pytest.mark.parametrize("nth", [1, 2, 3])
+def test_a_process_is_killed_while_it_links_the_former_output_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nth: int
+) -> None:
+    for n_links in itertools.count():
+        folder = tmp_path / str(n_links)
+        folder.mkdir()
+        target, top = make_outputs(folder)
+        child = os.fork()
+        if child == 0:
+            monkeypatch.setattr(replacing, "_link", die_after(n_links, replacing._link))
+            with contextlib.suppress(OSError), failing(monkeypatch, nth, ever_after=True):
+                replace_both(target, top)
+            os._exit(0)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        replacing.tidy([target, top])
+        assert (data_of(target), top.read_text()) == ("old", "old")
+        replacing.tidy([target, top], discard_unfinished=True)
+        assert entries(folder) == ["a.top.pdb", "a.zarr"]
+        if status == 0:
+            break
+    assert n_links > 1
+
+
+def test_a_folder_of_others_that_appeared_meanwhile_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, top = make_outputs(tmp_path)
+    refused = Mock(side_effect=OSError(errno.EROFS, "broken disk"))
+    with (
+        monkeypatch.context() as broken,
+        pytest.raises(OutputError, match="is restored when"),
+        failing(monkeypatch, 3, ever_after=True),
+    ):
+        broken.setattr(replacing, "_link", refused)
+        replace_both(target, top)
+    target.mkdir()
+    (target / "thesis.txt").write_text("precious")
+    replacing.tidy([target, top])
+    assert (target / "thesis.txt").read_text() == "precious"
 
 
 @pytest.mark.parametrize("had_top", [True, False])
@@ -262,6 +319,16 @@ def test_a_power_cut_keeps_temporaries_without_their_locks(tmp_path: Path) -> No
     with publish(target, force=True) as temporary:
         temporary.write_text("new")
     assert {alive.name, elsewhere.name, other.name, "a.xtc"} == set(entries(tmp_path))
+
+
+def test_a_lock_that_is_not_believed_is_no_missing_lock(tmp_path: Path) -> None:
+    target = tmp_path / "a.zarr"
+    dead = f".a.zarr.mdio-{HOST}-{dead_pid()}-0123abcd"
+    make_folder(tmp_path / f"{dead}.tmp", "half")
+    (tmp_path / f"{dead}.lock").touch()
+    os.link(tmp_path / f"{dead}.lock", tmp_path / "copy")
+    replacing.tidy([target])
+    assert entries(tmp_path) == sorted(["copy", f"{dead}.lock", f"{dead}.tmp"])
 
 
 def test_a_process_that_waits_to_be_reaped_is_dead() -> None:

@@ -226,6 +226,16 @@ def test_what_is_not_a_number_has_not_jumped():
         assert_array_equal(shifts, [[0, 0, 0], [1, 1, 1]])
 
 
+@pytest.mark.parametrize("far", [1e12, 1e24, 3e38])
+def test_what_is_beyond_all_cells_has_not_jumped(far):
+    positions = np.full((3, 2, 3), 1.0, np.float32)
+    positions[1, 0] = far
+    last, shifts = np.zeros((2, 3)), np.zeros((2, 3), np.int32)
+    cells = boxes([51.37, 51.37, 51.37, 60, 60, 90], 3)
+    kernels.follow(positions, cells, last, shifts, has_last=False, apply=False)
+    assert_array_equal(shifts, 0)
+
+
 def test_wrong_arguments():
     positions = np.zeros((2, 4, 3), np.float32)
     cells = boxes([20, 20, 20, 90, 90, 90], 2)

@@ -350,6 +350,5 @@ class Upload:
         except OSError as error:
             if isinstance(error, MdioError):
                 raise
-            raise OutputError(
-                f"{error.filename or self.target}: the store refused it ({error.strerror or error})"
-            ) from error
+            name, reason = error.filename or self.target, error.strerror or error
+            raise OutputError(f"{name}: the store did not take it ({reason})") from error
