@@ -26,7 +26,7 @@ from mdio.core.errors import (
     SourceError,
     UnknownLayoutError,
     error_text,
-    read_errors_named,
+    named_read_error,
 )
 from mdio.core.files.store import need_disk, store_at, to_path
 from mdio.core.words import did_you_mean
@@ -170,8 +170,12 @@ def members_at(cls: type[Layout], path: Path) -> dict[str, Path]:
     """Return the paths of the trajectories of an ensemble at `path`, by label."""
     if cls.facts.members is None or not store_at(path).holds_ensembles:
         return {}
-    with read_errors_named(path):
+    try:
         return cast(dict[str, Path], load_class(cls.facts.members)(path))
+    except MdioError:
+        raise
+    except OSError as error:
+        raise named_read_error(path, error) from error
 
 
 def layout_name_for_output(
@@ -314,8 +318,12 @@ def open_layout(
         )
     if stat.S_ISREG(status.st_mode) and status.st_size == 0:
         raise SourceError(f"{target}: the file is empty (0 bytes), so it holds no trajectory")
-    with read_errors_named(target):
+    try:
         reader = next((cls for cls in _candidates(target) if _recognises(cls, target)), None)
+    except MdioError:
+        raise
+    except OSError as error:
+        raise named_read_error(target, error) from error
     if reader is not None:
         return _instantiate(reader, target, options)
     if stat.S_ISDIR(status.st_mode):

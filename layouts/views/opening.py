@@ -9,7 +9,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mdio.core.errors import PlanError, read_errors_named
+from mdio.core.errors import MdioError, PlanError, named_read_error
 from mdio.core.files.store import AnyPath, path_list, store_at
 from mdio.core.words import did_you_mean
 from mdio.layouts.base import Layout
@@ -70,7 +70,8 @@ def open_source(
     ...     layout.info.n_frames, layout
     (98, <ZarrLayout 'adk.zarr': 98 frames of 3,341 atoms, 1 to 98 ps, every 1 ps>)
     """
-    check_overlap(overlap)
+    if overlap is not None:
+        check_overlap(overlap)
     if cache is not None or cache_size is not None:
         from mdio.core.cache import Cache
 
@@ -99,12 +100,16 @@ def ensemble_members(path: Any, group: str | None = None) -> dict[str, Path]:
     if not isinstance(path, str | PathLike) or not store_at(path).holds_ensembles:
         return {}
     ensemble_path = Path(path)
-    with read_errors_named(ensemble_path):
+    try:
         # Opening reports a missing file: no layout has to be imported for that.
         names = [name for name in LAYOUTS if name != FALLBACK] if ensemble_path.exists() else []
         classes = (layout_class(name) for name in names)
         layout_type = next((cls for cls in classes if cls.sniff(ensemble_path)), None)
         members = {} if layout_type is None else members_at(layout_type, ensemble_path)
+    except MdioError:
+        raise
+    except OSError as error:
+        raise named_read_error(ensemble_path, error) from error
     if not members or (group is not None and group.partition("/")[0] in members and "/" in group):
         return {}
     selected = {

@@ -21,9 +21,6 @@ Each message is one line that names the file, what was found, what was expected 
 Every error is made from that message alone, so that it can be pickled to another process.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from mdio.core.words import without_passwords
 
 FOREIGN_ERRORS = (
@@ -118,15 +115,9 @@ class MissingExtensionError(MdioError, ImportError):
     """A compiled part of mdio cannot be imported: it was not built, or for another Python."""
 
 
-@contextmanager
-def read_errors_named(path: object) -> Iterator[None]:
-    """Turn errors of the system into one that names the file."""
-    try:
-        yield
-    except MdioError:
-        raise
-    except OSError as error:
-        raise SourceError(f"{path}: cannot be read ({error.strerror or error})") from error
+def named_read_error(path: object, error: OSError) -> SourceError:
+    """Return an error that names the file, for one of the system."""
+    return SourceError(f"{path}: cannot be read ({error.strerror or error})")
 
 
 def one_line(error: BaseException) -> str:

@@ -351,6 +351,15 @@ def test_what_cannot_be_looked_at_is_named(tmp_path, monkeypatch):
         ensemble_members(tmp_path / "a.zarr")
 
 
+def test_an_ensemble_without_one_of_its_files(tmp_path):
+    mdio.convert_ensemble({"a": DCD, "b": DCD}, tmp_path / "all.h5md", stop=2)
+    (tmp_path / "all.h5md" / "b.h5md").unlink()
+    for function in (mdio.open, ensemble_members):
+        with pytest.raises(CorruptLayoutError, match=r"b\.h5md") as caught:
+            function(tmp_path / "all.h5md")
+        assert caught.value.__cause__ is not caught.value
+
+
 def test_a_file_that_can_no_longer_be_looked_at_is_named(tmp_path, monkeypatch):
     mdio.convert(DCD, tmp_path / "a.h5md", stop=2)
     is_dir = Path.is_dir
