@@ -103,11 +103,11 @@ class CutMolecules:
         How a frame is turned does not matter to it. Neighbours on two sides lie a vector of the
         cell apart, but for their distance, and none is shorter than the shortest height.
         """
-        far = np.maximum(self.near, shortest_heights(block.box) / 2)
+        max_bonds = np.maximum(self.near, shortest_heights(block.box) / 2)
         is_far = np.zeros(block.n_frames, bool)
-        for frame in np.flatnonzero(np.isfinite(far)).tolist():
+        for frame in np.flatnonzero(np.isfinite(max_bonds)).tolist():
             steps = block.positions[frame, self.pairs + 1] - block.positions[frame, self.pairs]
-            is_far[frame] = (np.square(steps).sum(axis=1) > far[frame] ** 2).any()
+            is_far[frame] = (np.square(steps).sum(axis=1) > max_bonds[frame] ** 2).any()
         return is_far
 
     def note(self, frames: Sequence[int], n_frames: int, *, per_frame: bool) -> str:

@@ -179,7 +179,7 @@ DIMENSIONS_KEY = "_ARRAY_DIMENSIONS"
 class RefsWriter(LayoutWriter):
     """Writes ``NAME.refs``."""
 
-    facts = WriterFacts(points=True)
+    facts = WriterFacts(refers_to_source=True)
 
     def __init__(
         self, path: Path, plan: LayoutPlan, meta: OutputMeta, tables: Sequence[ChunkTable]

@@ -154,8 +154,8 @@ class WriterFacts(NamedTuple):
     """Address of the writer whose file all ranks write (parallel HDF5), if there is one."""
     resumes: bool = False
     """Whether another run can resume from stored pieces, through `LayoutWriter.find`."""
-    points: bool = False
-    """Whether an output points into the source rather than hold its frames."""
+    refers_to_source: bool = False
+    """Whether an output refers to frames in the source rather than hold them."""
     writes_files_once: bool = False
     """Whether the files of a settled piece are never written again, so that they can be sent."""
     parallel_store: bool = False

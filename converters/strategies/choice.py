@@ -217,7 +217,7 @@ def check_options(options: ConversionOptions, layout: str, out: Path) -> None:
 def choose(job: Job) -> Conversion:
     """Return the planned conversion; raises what the `planned` of its strategy raises."""
     facts, mpio = job.writer.facts, job.options.running.mpio
-    if facts.points:
+    if facts.refers_to_source:
         return References.planned(job)
     copy = None if facts.copier is None else CopiedBytes.planned(job, facts.copier)
     if copy is not None:

@@ -147,7 +147,7 @@ class Column:
         return self.dtype.itemsize * int(np.prod(self.shape[1:], dtype=np.int64))
 
     @property
-    def is_kept(self) -> bool:
+    def is_cached(self) -> bool:
         """Whether all rows stay in memory once one of them is read."""
         return self.row_nbytes * self.shape[0] <= MAX_CACHED_NBYTES
 
@@ -158,7 +158,7 @@ class Column:
         """
         rows = self._rows
         if rows is None:
-            if not self.is_kept:
+            if not self.is_cached:
                 if self.crc is not None and not self._verified:
                     self.verify(file)
                     self._verified = True

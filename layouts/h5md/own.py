@@ -264,8 +264,8 @@ class OwnFile(OwnOutput[PlacedChunks]):
         return self._columns[name].read(self._bytes, start, stop)
 
     def _run_in_memory(self, start: int, stop: int) -> tuple[int, int]:
-        are_kept = all(self._columns[name].is_kept for name in ("time", "step", "box"))
-        return (0, self.n_frames) if are_kept else (start, stop)
+        are_cached = all(self._columns[name].is_cached for name in ("time", "step", "box"))
+        return (0, self.n_frames) if are_cached else (start, stop)
 
     def units(self) -> Iterator[Unit]:
         if "table_crc32c" in self.manifest:  # older outputs have no seal

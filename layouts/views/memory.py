@@ -39,8 +39,9 @@ class MemoryLayout(Layout):
             for name, values in self.block.present().items()
             if name != "positions" and absent_frames(values).any()
         )
-        size = {"sparse": sparse, "nbytes": self.block.nbytes}
-        return TrajectoryInfo.of_block(self.block, self.name, str(self.path), **size)
+        return TrajectoryInfo.of_block(
+            self.block, self.name, str(self.path), sparse=sparse, nbytes=self.block.nbytes
+        )
 
     def _read_into(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
