@@ -162,12 +162,12 @@ def _create_array(file: h5py.File, array: ArrayPlan, plan: LayoutPlan) -> None:
     else:
         layout.set_chunk((array.chunk_frames, array.chunk_atoms, 3))
     layout.set_fill_time(h5d.FILL_TIME_NEVER)
-    coder = chunk_coder(plan, array.field)
-    if coder is None:
+    codec = chunk_codec(plan, array.field)
+    if codec is None:
         layout.set_alloc_time(h5d.ALLOC_TIME_EARLY)
-    elif isinstance(coder, int):
+    elif isinstance(codec, int):
         layout.set_shuffle()
-        layout.set_deflate(coder)
+        layout.set_deflate(codec)
     else:  # optional, so that HDF5 makes the array without the filter; reading needs it anyway
         values = (FILTER_VERSION, array.chunk_frames, array.chunk_atoms)
         layout.set_filter(FILTER, h5z.FLAG_OPTIONAL, values)
@@ -282,7 +282,7 @@ FILTER, OLD_FILTER = 33_165, 397
 old number, in the range for tests, is still read."""
 FILTER_VERSION = 1
 
-Coder = int | QuantisedFormat | None
+ChunkCodec = int | QuantisedFormat | None
 """The encoding of chunks: HDF5's shuffle and deflate of a level, mdio's filter, or none."""
 
 DEFAULT_GZIP_LEVEL = 4
@@ -312,7 +312,7 @@ def integer_codec(compression: str | None) -> str | None:
     return name if name in WITHOUT_LEVEL else None
 
 
-def chunk_coder(plan: LayoutPlan, field: str) -> Coder:
+def chunk_codec(plan: LayoutPlan, field: str) -> ChunkCodec:
     """Return the encoding of the chunks of a field."""
     if plan.compression not in WITHOUT_LEVEL:
         return gzip_level(plan.compression)
@@ -372,33 +372,33 @@ def cut_chunks(
             yield i, j, part_shape, np.ascontiguousarray(part, "<f4")
 
 
-def chunk_checksums(chunk: NDArray[np.float32], coder: Coder) -> list[int]:
+def chunk_checksums(chunk: NDArray[np.float32], codec: ChunkCodec) -> list[int]:
     """Return the crc32c of a chunk and, if it is not compressed, those of its rows."""
-    if coder is not None:
+    if codec is not None:
         return [crc32c(chunk)]
     chunk_crc, rows = sums_of_rows(chunk)
     return [chunk_crc, *rows]
 
 
 def encode_chunk(
-    chunk: NDArray[np.float32], coder: Coder, shape: tuple[int, int]
+    chunk: NDArray[np.float32], codec: ChunkCodec, shape: tuple[int, int]
 ) -> tuple[Any, list[int]]:
     """Return the bytes of a chunk to store, and `chunk_checksums` of what they decode to.
 
     `shape`: frames and atoms in it; behind these are zeros. Floats are shuffled and deflated as by
     HDF5 (RFC 1950).
     """
-    if isinstance(coder, QuantisedFormat):
+    if isinstance(codec, QuantisedFormat):
         unpadded = np.ascontiguousarray(chunk[: shape[0], : shape[1]])
-        stored = quantised.encode_chunk(unpadded, coder, for_filter=True)
-        if coder.rule == "step":  # other rules are lossless
+        stored = quantised.encode_chunk(unpadded, codec, for_filter=True)
+        if codec.rule == "step":  # other rules are lossless
             chunk = np.empty_like(chunk)
             unpack(np.frombuffer(stored, np.uint8), chunk)
-        return stored, chunk_checksums(chunk, coder)
-    checksums = chunk_checksums(chunk, coder)
-    if coder is None:
+        return stored, chunk_checksums(chunk, codec)
+    checksums = chunk_checksums(chunk, codec)
+    if codec is None:
         return chunk, checksums
-    return zlib.compress(shuffle(chunk, chunk.itemsize), coder), checksums
+    return zlib.compress(shuffle(chunk, chunk.itemsize), codec), checksums
 
 
 def unpack(stored: NDArray[np.uint8], out: NDArray[np.float32]) -> None:

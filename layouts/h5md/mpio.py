@@ -31,7 +31,7 @@ from mdio.core.signals import FORWARD_S
 from mdio.layouts.h5md.file import (
     LIBVER,
     chunk_checksums,
-    chunk_coder,
+    chunk_codec,
     cut_chunks,
     integer_codec,
     value_path,
@@ -173,8 +173,8 @@ class H5MDMPIOWriter(H5MDWriter):
         for (group, field), array in self._arrays.items():
             values = np.ascontiguousarray(self._values(block, group, field), "<f4")
             chunks = cut_chunks(array, start, values)
-            coder = chunk_coder(self.plan, field)
-            crcs = [crc for *_, chunk in chunks for crc in chunk_checksums(chunk, coder)]
+            codec = chunk_codec(self.plan, field)
+            crcs = [crc for *_, chunk in chunks for crc in chunk_checksums(chunk, codec)]
             items.append(EncodedChunk(f"{group}/{field}/{start}", values, crcs))
         return items
 

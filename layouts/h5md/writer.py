@@ -44,7 +44,7 @@ from mdio.layouts.h5md.file import (
     LIBVER,
     Places,
     atom_ids,
-    chunk_coder,
+    chunk_codec,
     chunk_table,
     create_column,
     create_file,
@@ -262,9 +262,9 @@ class H5MDWriter(LayoutWriter):
     def encode(self, start: int, block: FrameBlock) -> list[EncodedChunk]:
         items = []
         for (group, field), array in self._arrays.items():
-            coder = chunk_coder(self.plan, field)
+            codec = chunk_codec(self.plan, field)
             for i, j, shape, chunk in cut_chunks(array, start, self._values(block, group, field)):
-                data, crcs = encode_chunk(chunk, coder, shape)
+                data, crcs = encode_chunk(chunk, codec, shape)
                 items.append(EncodedChunk(f"{group}/{field}/{i}/{j}", data, crcs))
         return items
 
@@ -540,9 +540,9 @@ def _check_chunk(
 ) -> None:
     """Decode a chunk, and raise CorruptLayoutError if it is not that of the checksum."""
     decoded = np.empty((array.chunk_frames, array.chunk_atoms, 3), "<f4")
-    coder = chunk_coder(plan, array.field)
+    codec = chunk_codec(plan, array.field)
     try:
-        (inflate if isinstance(coder, int) else unpack)(data, decoded)
+        (inflate if isinstance(codec, int) else unpack)(data, decoded)
     except ValueError as error:
         raise CorruptLayoutError(f"{name}: {error}") from error
     if crc32c(decoded) != crc:

@@ -226,8 +226,8 @@ class SegmentsWriter(LayoutWriter):
         sums, sizes = zip((crc32c(header), len(header)), *parts, strict=True)
         crc = crc32c_joined(np.array(sums, np.uint32), np.cumsum((0, *sizes)))
         if notes := list(self._encoder.notes(time, step)):
-            is_one = len(self.plan.segment_frames) == 1
-            figures = "" if is_one else f" (figures of {segment_name(number, self.container)})"
+            is_single = len(self.plan.segment_frames) == 1
+            figures = "" if is_single else f" (figures of {segment_name(number, self.container)})"
             self._format_notes[number] = [note + figures for note in notes]
         self._has_box = self._has_box or any(bool(record.box.any()) for record in records)
         offsets = self._describe(number, crc)

@@ -227,22 +227,22 @@ class _Joiner:
 
     def _drop_ends(self, order: Sequence[int], runs: dict[int, tuple[int, int]]) -> None:
         """Drop frames at the end of each file from where the next one begins."""
-        begin, keeper = math.inf, order[-1]
+        begin, preferred = math.inf, order[-1]
         for number in reversed(order):
             info = self.infos[number]
             if begin < math.inf:
-                stop = self._stop_before(number, keeper)
+                stop = self._stop_before(number, preferred)
                 runs[number] = (0, stop)
-                self._note_dropped(number, stop, info.n_frames, keeper)
-            begin, keeper = info.time_first_ps, number
+                self._note_dropped(number, stop, info.n_frames, preferred)
+            begin, preferred = info.time_first_ps, number
 
-    def _stop_before(self, number: int, keeper: int) -> int:
+    def _stop_before(self, number: int, preferred: int) -> int:
         info = self.infos[number]
-        begin_ps = self.infos[keeper].time_first_ps
-        tolerance = self._tolerance(begin_ps, info, self.infos[keeper])
+        begin_ps = self.infos[preferred].time_first_ps
+        tolerance = self._tolerance(begin_ps, info, self.infos[preferred])
         if info.time_last_ps < begin_ps - tolerance:
             return info.n_frames
-        begin_step = int(self.read(keeper, 0, 1).step[0])
+        begin_step = int(self.read(preferred, 0, 1).step[0])
         for stop in range(info.n_frames, 0, -RUN_FRAMES):
             start = max(0, stop - RUN_FRAMES)
             block = self.read(number, start, stop)
@@ -282,17 +282,17 @@ class _Joiner:
                 return start + int(np.argmax(is_after))
         return info.n_frames
 
-    def _note_dropped(self, number: int, start: int, stop: int, keeper: int) -> None:
+    def _note_dropped(self, number: int, start: int, stop: int, preferred: int) -> None:
         if start == stop:
             return
         first_ps = self.read(number, start, start + 1).time[0]
         last_ps = self.read(number, stop - 1, stop).time[0]
-        keeper_info = self.infos[keeper]
-        has_all = last_ps <= keeper_info.time_last_ps + self._tolerance(last_ps, keeper_info)
-        continuation = f"continues from {number_text(keeper_info.time_first_ps)} {self.unit} on"
+        preferred_info = self.infos[preferred]
+        has_all = last_ps <= preferred_info.time_last_ps + self._tolerance(last_ps, preferred_info)
+        continuation = f"continues from {number_text(preferred_info.time_first_ps)} {self.unit} on"
         self.notes.append(
             f"{self.infos[number].path}: {frames_text(start, stop)} ({number_text(first_ps)} to "
-            f"{number_text(last_ps)} {self.unit}) dropped, since {keeper_info.path} "
+            f"{number_text(last_ps)} {self.unit}) dropped, since {preferred_info.path} "
             f"{'has these times too' if has_all else continuation}"
         )
 
