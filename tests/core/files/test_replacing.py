@@ -19,6 +19,7 @@ from test_publish import dead_pid, entries, make_folder
 from mdio.core.errors import OutputError
 from mdio.core.files import locks, replacing
 from mdio.core.files.locks import temporary_for
+from mdio.core.files.marks import manifest_in
 from mdio.core.files.publish import publish
 
 HOST = locks.host_name()
@@ -177,6 +178,8 @@ def test_a_process_is_killed_while_it_links_the_former_output_back(
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         replacing.tidy([target, top])
         assert (data_of(target), top.read_text()) == ("old", "old")
+        assert manifest_in(target)["uuid"] == "old"
+        assert (target / "000" / "link").readlink() == Path("data")
         replacing.tidy([target, top], discard_unfinished=True)
         assert entries(folder) == ["a.top.pdb", "a.zarr"]
         if status == 0:
@@ -234,6 +237,7 @@ KILLED = """
 import os, sys
 from pathlib import Path
 from mdio.core.files import replacing
+from mdio.core.files.marks import manifest_in
 from mdio.core.files.publish import publish
 from mdio.core.files.locks import temporary_for
 rename, left = replacing.rename, [int(sys.argv[2])]
@@ -374,6 +378,7 @@ if sys.argv[2] == "no locks":
     locks.try_lock = lambda fd: None
 elif sys.argv[2] == "container":  # with the same name, and processes numbered as here
     os.getpid = lambda: int(sys.argv[3])
+from mdio.core.files.marks import manifest_in
 from mdio.core.files.publish import publish
 with publish(sys.argv[1], force=True) as temporary:
     temporary.write_text("half")
