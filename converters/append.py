@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.converters.opening import read_frame_keys
+from mdio.converters.opening import read_frame_keys, topology_for
 from mdio.converters.options import ConversionOptions, ConvertResult
 from mdio.converters.periodic import TransformedLayout
 from mdio.converters.selection import AtomChoice, check_whole, open_with_topology
@@ -537,8 +537,9 @@ class _AppendPlanner:
                     f"{self.old.path} was made with --fit to a frame of its source; convert all "
                     "files together again, or name a file with --fit-reference from the beginning"
                 )
+            top = topology_for(self.old, source, options.sources.top)
             transformed_source = TransformedLayout(
-                path, source=source, top=options.sources.top, **transform_options
+                path, source=source, top=top, **transform_options
             )
         frames: Any = None
         if self.adds_by_number:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from mdio.converters.append import prepare_append
-from mdio.converters.opening import with_own_frames
+from mdio.converters.opening import topology_for, with_own_frames
 from mdio.converters.options import (
     OPTIONS,
     PARTS_AS_OBJECTS,
@@ -185,8 +185,9 @@ def plan_conversion(
     transformed_source: Layout = source
     transform_options, step_notes = selection.transformation(selection.select), []
     if transform_options is not None:
+        top = reading.top if repairs is None else topology_for(repairs.former, source, reading.top)
         transformed_source = transformed_layout = TransformedLayout(
-            source.path, source=source, top=reading.top, **transform_options
+            source.path, source=source, top=top, **transform_options
         )
         transform_options |= transformed_layout.selections
         if choice.universe is not None:
@@ -406,7 +407,8 @@ def append(
     **options
         ``overlap`` (as for `convert`: by default the continuation wins where it has other frames
         for times that `out` has), ``salvage`` (of a source that is cut at its end), ``verify``;
-        ``top`` for an output that was made with ``pbc``, ``center`` or ``fit_select``.
+        ``top`` for an output of some atoms that was made with ``pbc``, ``center`` or
+        ``fit_select``.
 
     Returns
     -------

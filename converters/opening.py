@@ -14,6 +14,7 @@ from mdio.converters.periodic import TransformedLayout
 from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.core.files.fingerprint import contents_of, fingerprint
 from mdio.core.files.store import AnyPath, Paths, path_list
+from mdio.core.topology import Topology
 from mdio.core.words import number_text, plural, times_text
 from mdio.layouts.base import Layout
 from mdio.layouts.manifest import indices_from_runs
@@ -108,7 +109,7 @@ def source_view(
     runs = manifest["frames"]
     frames: Any = range(*runs[0]) if len(runs) == 1 else indices_from_runs(runs)
     atoms = _atoms_of(manifest)
-    transformed = _transformed(manifest, source, top)
+    transformed = _transformed(layout, source, top)
     matched = (manifest["source"].get("joined") or {}).get("matched")
     has_grown = source.info.n_frames > manifest["source"]["n_frames"]
     if matched is None and has_grown and not n_left_out(layout):
@@ -120,7 +121,7 @@ def source_view(
         view = ViewLayout(source.path, source=transformed, frames=readable, atoms=atoms)
         frames = readable[_match(layout, view, matched)]
         source = _chain_frames(source, frames)  # whose bytes can be copied
-        transformed, frames = _transformed(manifest, source, top), None
+        transformed, frames = _transformed(layout, source, top), None
     info = source.info
     last = -1 if frames is None or not len(frames) else int(max(frames[0], frames[-1]))
     if last >= info.n_frames or (atoms is not None and atoms.max(initial=-1) >= info.n_atoms):
@@ -192,15 +193,28 @@ def _atoms_of(manifest: Mapping[str, Any]) -> NDArray[np.int64] | None:
     return None if manifest["atoms"] is None else indices_from_runs(manifest["atoms"])
 
 
-def _transformed(
-    manifest: Mapping[str, Any], source: Layout, top: str | PathLike[str] | None
-) -> Layout:
+def topology_for(
+    layout: Layout, source: Layout, top: str | PathLike[str] | None
+) -> str | PathLike[str] | Topology | None:
+    """Return `top`, or the topology in `layout` if that has all atoms of a source without one."""
+    has_all_atoms = (layout.manifest or {}).get("atoms", ()) is None
+    if top is None and has_all_atoms and source.topology() is None:
+        with suppress(CorruptLayoutError):
+            return layout.topology()
+    return top
+
+
+def _transformed(layout: Layout, source: Layout, top: str | PathLike[str] | None) -> Layout:
+    manifest = layout.manifest
+    assert manifest is not None
     options = manifest["source"].get("transformed")
     if options is None:
         return source
-    layout = TransformedLayout(source.path, source=source, top=top, **options)
-    layout.prepare_steps(_atoms_of(manifest))
-    return layout
+    transformed = TransformedLayout(
+        source.path, source=source, top=topology_for(layout, source, top), **options
+    )
+    transformed.prepare_steps(_atoms_of(manifest))
+    return transformed
 
 
 def program_frames(layout: Layout) -> NDArray[np.int64]:

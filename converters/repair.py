@@ -88,8 +88,8 @@ def repair(
     against
         Its source, or several files; without it, nothing is written.
     top
-        Topology, needed only where the conversion used ``--pbc``, ``--center`` or ``--fit-select``,
-        or the source does not store the number of its atoms.
+        Topology, needed only where the conversion used ``--pbc``, ``--center`` or ``--fit-select``
+        and `out` holds none of all atoms, or the source does not store the number of its atoms.
     workers, executor
         As for `mdio.convert`.
     force

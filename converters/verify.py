@@ -574,7 +574,8 @@ def verify(
         How several files of `against` are joined, as for `mdio.convert`; None = as the manifest of
         `out` says, if it has one.
     top
-        Topology, needed only where the conversion used ``--pbc``, ``--center`` or ``--fit-select``.
+        Topology, needed only where the conversion used ``--pbc``, ``--center`` or ``--fit-select``
+        and `out` holds none of all atoms.
     view
         Instead of `against`: just the frames and atoms that `out` should hold. Those that it reads
         from `out` itself are not compared.

@@ -278,3 +278,27 @@ def test_kinds_of_molecules_of_gromacs(tmp_path, name):
         expected = known.select_atoms(selection).indices
         assert len(expected)
         assert_array_equal(u.select_atoms(selection).indices, expected)
+
+
+@pytest.mark.parametrize("name", ["o.zarr", "o.h5md"])
+def test_what_moved_atoms_finds_it_there(adk, tmp_path, name):
+    """An output of all atoms of an XTC tells what `append`, `verify` and `repair` must do."""
+    out, whole = tmp_path / name, tmp_path / "whole.zarr"
+    moved = mdio.Selection(pbc="mol", center="resid 1:20")
+    mdio.convert(adk["xtc"], whole, top=adk["psf"], selection=moved)
+    mdio.convert(adk["xtc"], out, top=adk["psf"], selection=moved, stop=60)
+    assert mdio.append(adk["xtc"], out).n_frames == 98
+    assert mdio.verify(out, against=adk["xtc"]).ok
+    if out.is_dir():
+        next(out.glob("particles/trajectory/position/value/c.*")).unlink()
+        assert mdio.repair(out, adk["xtc"]).repaired
+    with mdio.open(out) as layout, mdio.open(whole) as expected:
+        assert np.array_equal(layout.read(0, 98).positions, expected.read(0, 98).positions)
+
+
+def test_that_of_other_atoms_does_not_do(adk, tmp_path):
+    out = tmp_path / "o.zarr"
+    moved = mdio.Selection(pbc="mol")
+    mdio.convert(adk["xtc"], out, top=adk["psf"], select="resid 1:20", selection=moved, stop=60)
+    with pytest.raises(PlanError, match=r"adk\.xtc: .*topology.* -s"):
+        mdio.append(adk["xtc"], out)
