@@ -37,7 +37,7 @@ class FrameChoice:
         "frame to stop before", "--stop N", kind="int", by_name=True, append=True, follow=False
     )
     step: int | None = option(
-        "every Nth frame, counted from --start", "--step N", by_name=True, append=True
+        "every Nth frame, counted from --start or -b", "--step N", by_name=True, append=True
     )
     begin_ps: float | None = option("first time, ps", "-b --begin PS", follow=False)
     end_ps: float | None = option("last time, ps", "-e --end PS", follow=False)

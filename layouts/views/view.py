@@ -43,8 +43,9 @@ def select_frames(
     """Choose frames of `source` by number, and of these by time; raises PlanError.
 
     `start`, `stop`, `step`: as a Python slice, with a positive step. `begin_ps`, `end_ps`: times,
-    both included (as ``-b`` and ``-e`` of GROMACS). `dt_ps`: of these, only frames at a multiple of
-    this time after the first one kept. Returns frame numbers in `source`, ascending.
+    both included (as ``-b`` and ``-e`` of GROMACS); the first frame between them is the first of
+    `step`. `dt_ps`: of these, only frames at a multiple of this time after the first one kept.
+    Returns frame numbers in `source`, ascending.
     """
     info = source.info
     if step is not None and step < 1:
@@ -54,8 +55,10 @@ def select_frames(
             raise PlanError(f"{name} is not a number; give a time in ps")
     if dt_ps is not None and not 0 < dt_ps < math.inf:
         raise PlanError(f"--dt is {number_text(dt_ps)} ps; give a positive time")
-    frames: FrameNumbers = range(*slice(start, stop, step).indices(info.n_frames))
-    if len(frames) and not (begin_ps is None and end_ps is None and dt_ps is None):
+    frames: FrameNumbers = range(*slice(start, stop).indices(info.n_frames))
+    if begin_ps is None and end_ps is None and dt_ps is None:
+        frames = frames[::step]
+    elif len(frames):
         frames = np.asarray(frames, dtype=np.int64)
         time = read_times(source)[frames]
         tolerance_ps = _tolerance_ps(time)
@@ -64,7 +67,7 @@ def select_frames(
             keep &= time >= begin_ps - tolerance_ps
         if end_ps is not None:
             keep &= time <= end_ps + tolerance_ps
-        frames, time = frames[keep], time[keep]
+        frames, time = frames[keep][::step], time[keep][::step]
         if dt_ps is not None and len(frames):
             ratio = (time - time[0]) / dt_ps
             frames = frames[np.abs(ratio - np.rint(ratio)) * dt_ps <= tolerance_ps]

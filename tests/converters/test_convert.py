@@ -97,6 +97,7 @@ def test_and_back_into_one_native_file(adk, frames, tmp_path, middle, target):
         ({"step": 7}, range(0, 98, 7)),
         ({"start": -10, "step": 3}, range(88, 98, 3)),
         ({"begin_ps": 15.0, "end_ps": 45.0}, range(5, 21)),
+        ({"begin_ps": 15.0, "step": 4}, range(5, 98, 4)),
         ({"dt_ps": 10.0}, range(0, 98, 5)),
         ({"begin_ps": 25.0, "dt_ps": 4.0, "stop": 30}, range(10, 30, 2)),
     ],
