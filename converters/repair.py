@@ -249,7 +249,9 @@ def _prepare(
             )
         meta = _meta(manifest, source, view, bad_units)
         with suppress(CorruptLayoutError):
-            meta = replace(meta, topology=damaged.topology(), frame_data=damaged.frame_data())
+            meta = replace(meta, frame_data=damaged.frame_data())
+        with suppress(CorruptLayoutError):
+            meta = replace(meta, topology=damaged.topology())
         return plan_conversion(
             joined_source,
             paths,

@@ -83,9 +83,18 @@ def check_units(
 
     `opens_ahead`: whether their files are opened ahead.
     """
-    selected_units = (unit for number, unit in enumerate(units) if wanted is None or wanted(number))
+    failures: list[Exception] = []
+
+    def select() -> Iterator[Unit]:
+        try:
+            yield from (
+                unit for number, unit in enumerate(units) if wanted is None or wanted(number)
+            )
+        except Exception as error:  # prefetching, which comes first, would take it for the end
+            failures.append(error)
+
     # Prefetched ranges have to be read in order, which units that list no ranges may not do.
-    for _, run in groupby(selected_units, key=lambda unit: unit.ranges is tuple):
+    for _, run in groupby(select(), key=lambda unit: unit.ranges is tuple):
         to_check, to_prefetch = tee(run)
         with in_flight(_ranges(_opened_ahead(to_prefetch) if opens_ahead else to_prefetch)):
             for unit in to_check:
@@ -97,6 +106,8 @@ def check_units(
                         raise
                     problem = str(error)
                 yield unit.name, problem
+    if failures:
+        raise failures[0]
 
 
 def _ranges(units: Iterable[Unit]) -> Iterator[ByteRange]:

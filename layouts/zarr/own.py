@@ -226,8 +226,8 @@ class OwnTree(OwnOutput[ShardedChunks]):
                 frames = (number * rows, min((number + 1) * rows, self.n_frames))
                 check = partial(self._check_series, path, name, number)
                 yield Unit(f"{path}, file {number}", check, frames)
-        if self._topology is not None:
-            yield Unit(TOPOLOGY, partial(self._topology.file, 0))
+        if TOPOLOGY in self._file_crcs:
+            yield Unit(TOPOLOGY, self._topology_bytes)
         if self._node_crcs:  # trees of older versions have none
             for path in ("", *self._node_crcs):
                 yield Unit(f"{path}/{METADATA}".lstrip("/"), partial(self._check_node, path))
@@ -252,13 +252,12 @@ class OwnTree(OwnOutput[ShardedChunks]):
 
     def plan_fields(self) -> dict[str, Any]:
         first = next(iter(self.arrays.values()))
-        topology_nbytes = 0 if self._topology is None else self._topology.metadata.shape[0]
         piece_frames = first.frames_per_shard * first.chunk_frames
-        return {
-            "arrays": self.array_plans(),
-            "topology_nbytes": topology_nbytes,
-            "piece_frames": piece_frames,
-        }
+        fields: dict[str, Any] = {"arrays": self.array_plans(), "piece_frames": piece_frames}
+        with suppress(CorruptLayoutError):  # `repair` makes it from the topology again
+            topology = self._topology
+            fields["topology_nbytes"] = 0 if topology is None else topology.metadata.shape[0]
+        return fields
 
     def _own_compression(self, group: str, field: str) -> str | None:
         """Return the codec of a group's positions if it differs from the manifest's, else None."""

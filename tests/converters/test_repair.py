@@ -16,6 +16,7 @@ from suites.outputs import as_options
 import mdio
 from mdio.cli.main import main
 from mdio.core.errors import CorruptLayoutError, SourceError
+from mdio.layouts.units import Unit, check_units
 
 CASES = {
     "zarr": ("a.zarr", {"chunk_frames": 7, "stop": 40}),
@@ -361,3 +362,39 @@ def test_one_that_died_at_its_end_leaves_nothing_behind(mine):
     assert [path for path in out.parent.iterdir() if path.name.startswith(f".{out.name}.mdio-")]
     assert not mdio.repair(out, source).bad
     assert not [path for path in out.parent.iterdir() if path.name.startswith(f".{out.name}.mdio-")]
+
+
+def test_damaged_metadata_of_the_topology(adk, tmp_path, capsys):
+    """It was met in looking ahead, which took it for the end: what came after was not checked."""
+    out, source = tmp_path / "a.zarr", str(adk["dcd"])
+    mdio.convert(adk["dcd"], out, top=PSF, stop=20)
+    with mdio.open(out) as layout:
+        names = [name for name, _ in layout.check()]
+    topology, node = (out / "mdio" / "topology" / name for name in ("c.0", "zarr.json"))
+    intact = topology.read_bytes()
+    node.write_bytes(node.read_bytes()[:100])
+    (out / "mdio" / "zarr.json").write_text("{}")
+    with mdio.open(out) as layout:
+        found = dict(layout.check())
+    assert list(found) == names
+    bad = {name for name, problem in found.items() if problem is not None}
+    assert bad == {"mdio/topology", "mdio/topology/zarr.json", "mdio/zarr.json"}
+    assert main(["verify", str(out)]) == 1
+    assert main(["repair", str(out)]) == 1
+    assert main(["repair", str(out), "--against", source]) == 1
+    assert "(and the topology)" in capsys.readouterr().err
+    assert mdio.repair(out, source, top=PSF).repaired
+    assert topology.read_bytes() == intact
+    assert mdio.verify(out, source).ok
+
+
+def test_units_that_cannot_be_listed_are_not_the_end():
+    """Whoever looks ahead meets the error first."""
+
+    def units():
+        yield Unit("one", lambda: None)
+        raise CorruptLayoutError("a.zarr: damaged")
+
+    found = check_units(units(), None, opens_ahead=False)
+    with pytest.raises(CorruptLayoutError, match="damaged"):
+        list(found)
