@@ -347,10 +347,6 @@ class TRRLayout(ScannedLayout):
         return stop - start
 
 
-FACTORS = {"positions": 0.1, "velocities": 0.1, "forces": 10.0}
-"""From angstrom, angstrom/ps, kJ/(mol angstrom) to nm, nm/ps, kJ/(mol nm)."""
-
-
 @dataclass(frozen=True)
 class TRREncoder(Encoder):
     """TRR: positions, velocities, forces, box (always, zeros if there is none), time, step.
@@ -407,10 +403,11 @@ class TRREncoder(Encoder):
         rows["step"] = block.step
         rows["time"] = block.time
         box = block.box.copy()
-        box[:, :3] *= np.float32(FACTORS["positions"])
+        box[:, :3] /= np.float32(NM_TO_ANGSTROM)
         rows["box"] = vectors_from_boxes(box)
         for name in self.fields:
-            np.multiply(getattr(block, name), np.float32(FACTORS[name]), out=rows[name])
+            # Divided by what reading multiplies with: numbers that a TRR held come back to the bit.
+            np.divide(getattr(block, name), np.float32(SCALES[name]), out=rows[name])
         return rows.view(np.uint8)
 
     def size_of(self, head: bytes) -> int:
