@@ -33,7 +33,7 @@ from mdio.core.files.locks import State, state_at
 from mdio.core.files.publish import link_target, recover
 from mdio.core.files.store import AnyPath, to_path
 from mdio.core.frames import FrameBlock, TrajectoryInfo
-from mdio.core.signals import terminations_raised
+from mdio.core.signals import signals_as_exceptions
 from mdio.core.words import list_text, number_text, plural
 from mdio.layouts.base import Layout
 from mdio.layouts.continuation import open_continuation
@@ -454,7 +454,7 @@ class _AppendPlanner:
             compares_all = options.running.compare_all or not is_unchanged
             nbytes = None if compares_all else COMPARED_NBYTES
             try:
-                with terminations_raised():
+                with signals_as_exceptions():
                     timeline.add(
                         source,
                         Comparison(old, source),

@@ -16,7 +16,7 @@ from mdio.core.errors import PlanError, SourceError
 from mdio.core.files.store import to_path
 from mdio.core.options import (
     allowed_with,
-    check_kinds,
+    check_types,
     declared_fields,
     non_defaults,
     option,
@@ -224,7 +224,7 @@ class ConversionOptions:
         parts = cls(selection=selection or Selection(), storage=storage or Storage())
         parts = parts.replaced(**options)
         for part in vars(parts).values():
-            check_kinds(part)
+            check_types(part)
         return parts
 
     def keywords(self) -> dict[str, Any]:

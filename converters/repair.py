@@ -24,7 +24,7 @@ from mdio.core.errors import CorruptLayoutError, MdioError, SourceError
 from mdio.core.files.locks import State, state_at
 from mdio.core.files.publish import link_target, recover
 from mdio.core.files.store import AnyPath, Paths
-from mdio.core.stalls import is_mount_gone
+from mdio.core.stalls import is_mount_lost
 from mdio.layouts.backend import plan_fields
 from mdio.layouts.base import Layout
 from mdio.layouts.continuation import storage_options_like
@@ -204,7 +204,7 @@ def _is_readable(out: Path, start: int, stop: int, options: dict[str, Any]) -> b
         with open_layout(out, **options) as layout:
             layout.read(start, stop)
     except OSError as error:
-        if is_mount_gone(error):
+        if is_mount_lost(error):
             raise
         return False
     return True

@@ -18,7 +18,7 @@ from mdio.core.errors import AtomCountError, PlanError, SourceError
 from mdio.core.files.marks import check_regular
 from mdio.core.files.store import store_at, to_path
 from mdio.core.frames import TrajectoryInfo
-from mdio.core.stalls import is_mount_gone
+from mdio.core.stalls import is_mount_lost
 from mdio.core.topology import Residues, Topology
 from mdio.core.topology import select as select_stored
 from mdio.core.words import plural
@@ -90,7 +90,7 @@ def _succeeds(read: Callable[[], Any]) -> bool:
     try:
         read()
     except OSError as error:
-        if is_mount_gone(error):
+        if is_mount_lost(error):
             raise
         return False
     return True

@@ -26,7 +26,7 @@ from mdio.core.errors import (
     OptionError,
     PlanError,
     SourceError,
-    named_read_error,
+    unreadable_error,
 )
 from mdio.core.files.in_flight import ByteRange, Opening, Prefetch
 from mdio.core.files.marks import manifest_in
@@ -386,7 +386,7 @@ class Layout(Closing, ABC):
         if frames is not None and not isinstance(error, MdioError):
             better_error = self._damage(error, "frames {} to {} cannot be read".format(*frames))
         if better_error is None and isinstance(error, OSError) and not isinstance(error, MdioError):
-            better_error = named_read_error(self.path, error)
+            better_error = unreadable_error(self.path, error)
         damage = better_error or error
         if isinstance(damage, CorruptLayoutError):
             if self.uuid is not None and self.uuid_at(self.path) not in (None, self.uuid):

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.blocks import runs_of_parts
+from mdio.core.blocks import runs_in_parts
 from mdio.core.cache import Cache, CachedSource, CachedUnit, DamagedUnitError, SourceRange
 from mdio.core.errors import MdioError
 from mdio.core.files.in_flight import ByteRange
@@ -116,7 +116,7 @@ class UnitReads:
 
     def read(self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock) -> None:
         """Fill `block` with frames ``start:stop``; raises the errors of the layout's reading."""
-        for number, *rows_of_unit in runs_of_parts(self.edges, start, stop):
+        for number, *rows_of_unit in runs_in_parts(self.edges, start, stop):
             begin, end = (int(self.edges[number]) + row for row in rows_of_unit)
             rows = block.frames(slice(begin - start, end - start))
             self._read_unit(number, begin, end, atoms, rows)
@@ -295,7 +295,7 @@ class CacheUnits:
         for units in self.by_file:
             source = CachedSource(cache, units.path, units.label, units.uuid)
             try:
-                is_cached.append(source.cached(units.numbers.tolist(), units.stops.tolist()))
+                is_cached.append(source.cached_mask(units.numbers.tolist(), units.stops.tolist()))
             except OSError:  # the source is missing: reading it raises a clear error
                 is_cached.append(np.zeros(len(units.numbers), bool))
         return np.concatenate(is_cached)

@@ -26,7 +26,7 @@ from mdio.core.errors import (
     SourceError,
     UnknownLayoutError,
     error_text,
-    named_read_error,
+    unreadable_error,
 )
 from mdio.core.files.store import need_disk, store_at, to_path
 from mdio.core.words import did_you_mean
@@ -175,7 +175,7 @@ def members_at(cls: type[Layout], path: Path) -> dict[str, Path]:
     except MdioError:
         raise
     except OSError as error:
-        raise named_read_error(path, error) from error
+        raise unreadable_error(path, error) from error
 
 
 def layout_name_for_output(
@@ -323,7 +323,7 @@ def open_layout(
     except MdioError:
         raise
     except OSError as error:
-        raise named_read_error(target, error) from error
+        raise unreadable_error(target, error) from error
     if reader is not None:
         return _instantiate(reader, target, options)
     if stat.S_ISDIR(status.st_mode):

@@ -26,7 +26,7 @@ from mdio.core.files.in_flight import (
 )
 from mdio.core.files.store import is_remote
 from mdio.core.frames import TrajectoryInfo
-from mdio.core.stalls import is_mount_gone
+from mdio.core.stalls import is_mount_lost
 from mdio.core.words import frames_text
 
 CONVERT_AGAIN = re.compile("(split or )?convert the source again")
@@ -102,7 +102,7 @@ def check_units(
                 try:
                     unit.check()
                 except OSError as error:
-                    if is_mount_gone(error):
+                    if is_mount_lost(error):
                         raise
                     problem = str(error)
                 yield unit.name, problem

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mdio.converters.selection import AtomChoice, choose_atoms, open_with_topology
-from mdio.core.blocks import runs_within
+from mdio.core.blocks import cut_runs
 from mdio.core.errors import PlanError
 from mdio.core.files.reading import Closing, Handles
 from mdio.core.files.store import AnyPath
@@ -205,9 +205,7 @@ class Sample:
         self._runs = [
             _Run(number, run.start, run.stop)
             for number, (*_, info, boundaries, _) in enumerate(sources)
-            for run in runs_within(
-                boundaries, info.n_frames, info.chunk_frames or 1, max_run_frames
-            )
+            for run in cut_runs(boundaries, info.n_frames, info.chunk_frames or 1, max_run_frames)
         ]
         max_frames = max(run.stop - run.start for run in self._runs)
         self._pool_frames = batch + max_frames

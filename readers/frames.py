@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.frames import FIELDS, FrameBlock, TrajectoryInfo, array_to_fill
+from mdio.core.frames import FIELDS, FrameBlock, TrajectoryInfo, uninitialised_array
 from mdio.layouts.base import Layout
 
 FloatArray = NDArray[np.float32]
@@ -209,7 +209,7 @@ class FrameCache:
         The cached frames stay as they are.
         """
         n_atoms = self._layout.info.n_atoms if atoms is None else len(atoms)
-        out = array_to_fill((len(frames), n_atoms, 3), np.float32)
+        out = uninitialised_array((len(frames), n_atoms, 3), np.float32)
         if not len(frames) or not n_atoms:
             return out
         if frames.step == 1:
@@ -264,7 +264,7 @@ class _BufferMemory:
         self.n_frames = n_frames
         shape = (n_frames, n_atoms, 3)
         self._arrays = {
-            name: array_to_fill(shape, np.float32).view(_OwningArray) for name in fields
+            name: uninitialised_array(shape, np.float32).view(_OwningArray) for name in fields
         }
         self._buffer = self._new_buffer(n_frames)
         self._idle_counts = [

@@ -211,7 +211,7 @@ class Conversion:
             np.concatenate([np.empty(0), *(times for _, times in pieces)]),
             np.concatenate([np.empty(0, np.int64), *numbers]),
             n_files=len(self.job.files) if self.appended is None else 2,
-            begins_late=bool(len(self.view.frames) and self.view.frames[0]),
+            lacks_first_frame=bool(len(self.view.frames) and self.view.frames[0]),
         )
 
     def expected(self) -> ViewLayout:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from mdio.core.boxes import boxes_from_vectors
 from mdio.core.errors import FOREIGN_ERRORS, MdioError, PlanError, SourceError, one_line
-from mdio.core.frames import ELEMENTS, FIELDS, AtomIndices, Flaws, FrameBlock, TrajectoryInfo
+from mdio.core.frames import FIELDS, H5MD_NAMES, AtomIndices, Flaws, FrameBlock, TrajectoryInfo
 from mdio.layouts.base import TIMES_MADE_UP, TIMES_MADE_UP_NOT_STEPS
 from mdio.layouts.foreign.units import UNITS_OF_PROGRAMS, factor_of
 
@@ -238,7 +238,9 @@ class ForeignTrajectory(ABC):
         self._group = particles[group_name]
         others = {name: _n_atoms(particles, name) for name in names if name != group_name}
         self._others = {name: n_atoms for name, n_atoms in others.items() if n_atoms is not None}
-        self._values = {f: self._value(ELEMENTS[f]) for f in FIELDS if ELEMENTS[f] in self._group}
+        self._values = {
+            f: self._value(H5MD_NAMES[f]) for f in FIELDS if H5MD_NAMES[f] in self._group
+        }
         if "positions" not in self._values:
             raise SourceError(f"{path}: {self._group.name} has no positions")
         positions = self._values["positions"]
@@ -270,7 +272,7 @@ class ForeignTrajectory(ABC):
 
     def _series(self, field: str, positions: Series | None = None) -> Series:
         """Return the frames of an element, without an incomplete last one."""
-        parent = self._group["box/edges" if field == "box" else ELEMENTS[field]]
+        parent = self._group["box/edges" if field == "box" else H5MD_NAMES[field]]
         values = self._values[field] if field != "box" or self._cells is None else self._cells.edges
         times, steps = child(parent, "time"), child(parent, "step")
         skip = int(self._creator == "ESPResSo" and _is_seeded(steps))

@@ -31,7 +31,7 @@ from mdio.core.errors import PlanError
 from mdio.core.files.piece_sums import sums_of_rows
 from mdio.core.files.reading import OpenFile
 from mdio.core.files.writing import allocate
-from mdio.core.frames import ELEMENTS
+from mdio.core.frames import H5MD_NAMES
 from mdio.core.kernels import crc32c, shuffle
 from mdio.layouts.codecs import quantised
 from mdio.layouts.codecs.compressors import PURPOSES, quantised_from_option
@@ -61,7 +61,7 @@ class Places:
 
 def value_path(group: str, field: str) -> str:
     """Return the HDF5 path of the numbers of an array."""
-    return f"particles/{group}/{ELEMENTS[field]}/value"
+    return f"particles/{group}/{H5MD_NAMES[field]}/value"
 
 
 def is_aligned(array: ArrayPlan, alignment_nbytes: int) -> bool:
@@ -151,7 +151,7 @@ def create_groups(file: h5py.File, arrays: Sequence[ArrayPlan]) -> None:
     particles = file.create_group("particles", track_order=True)
     particles.create_group(FULL_SYSTEM)
     for array in arrays:
-        particles.require_group(f"{array.group}/{ELEMENTS[array.field]}")
+        particles.require_group(f"{array.group}/{H5MD_NAMES[array.field]}")
     file.create_group("mdio")
 
 
@@ -199,7 +199,7 @@ def create_columns(file: h5py.File, plan: LayoutPlan) -> tuple[Column, Column, C
     box.attrs["dimension"] = 3
     for array in plan.arrays:
         group = particles[array.group]
-        element = group[ELEMENTS[array.field]]
+        element = group[H5MD_NAMES[array.field]]
         for name in ("step", "time"):  # hard links
             if name not in element:
                 element[name] = first[name]

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import PlanError
-from mdio.core.frames import ELEMENTS, absent_frames
+from mdio.core.frames import H5MD_NAMES, absent_frames
 from mdio.layouts.chunked.own import UNITS
 from mdio.layouts.manifest import FULL_SYSTEM, runs_from_indices
 
@@ -87,7 +87,7 @@ def add_system(file: h5py.File, plan: LayoutPlan) -> None:
     box = system.create_group("box")
     box.attrs.update(full["box"].attrs)
     for field_name in dict.fromkeys(array.field for array in plan.arrays):
-        element = ELEMENTS[field_name]
+        element = H5MD_NAMES[field_name]
         frames = _present_frames(full[element]["value"])
         group = system.create_group(element)
         _add_virtual_value(group, full[element], frames)

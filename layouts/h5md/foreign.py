@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import SourceError
-from mdio.core.frames import ELEMENTS, AtomIndices
+from mdio.core.frames import H5MD_NAMES, AtomIndices
 from mdio.core.topology import Topology
 from mdio.layouts.foreign.hdf5 import Datasets, check_heaps, was_written
 from mdio.layouts.foreign.tree import ForeignTrajectory, Series, as_source_error, child
@@ -68,14 +68,14 @@ class ForeignFile(ForeignTrajectory):
         if particles is not None:
             require_inside(path, particles)
         super().__init__(path, file, names, options)
-        parents = [self._group, *(self._group[ELEMENTS[field]] for field in self._values)]
+        parents = [self._group, *(self._group[H5MD_NAMES[field]] for field in self._values)]
         edges = None if self._cells is None else self._cells.edges
         for node in (*parents, child(self._group, "box/edges"), edges, self._ids):
             if node is not None:
                 require_inside(path, node)
 
     def _series(self, field: str, positions: Series | None = None) -> Series:
-        parent = self._group["box/edges" if field == "box" else ELEMENTS[field]]
+        parent = self._group["box/edges" if field == "box" else H5MD_NAMES[field]]
         for name in ("time", "step"):
             if name in parent:
                 require_inside(self.path, parent[name])

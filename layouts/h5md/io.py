@@ -23,7 +23,7 @@ from mdio.core.errors import FOREIGN_ERRORS, CorruptLayoutError, OutputError, on
 from mdio.core.files.locks import TEMPORARY
 from mdio.core.files.reading import OpenFile
 from mdio.core.files.writing import write_all
-from mdio.core.frames import array_to_fill
+from mdio.core.frames import uninitialised_array
 from mdio.core.kernels import crc32c
 from mdio.layouts.foreign.hdf5 import check_heaps
 
@@ -90,7 +90,7 @@ def duplicate_descriptor(file: h5py.File) -> int:
 
 def checksum(file: OpenFile, offset: int, nbytes: int, crc: int = 0) -> int:
     """Return the crc32c of bytes of the file, continued from `crc`; raises CorruptLayoutError."""
-    buffer = array_to_fill((min(READ_NBYTES, nbytes),), np.uint8)
+    buffer = uninitialised_array((min(READ_NBYTES, nbytes),), np.uint8)
     for begin in range(0, nbytes, READ_NBYTES):
         view = buffer[: min(READ_NBYTES, nbytes - begin)]
         file.fill(offset + begin, view)

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from mdio.core.errors import FOREIGN_ERRORS, MissingExtraError, OutputError, PlanError
 from mdio.core.files.piece_sums import pieces_of_row
 from mdio.core.frames import FrameBlock
-from mdio.core.signals import FORWARD_S
+from mdio.core.signals import LAUNCHER_READ_S
 from mdio.layouts.h5md.file import (
     LIBVER,
     chunk_checksums,
@@ -80,7 +80,7 @@ def _end_mpi() -> None:
         return
     sys.stdout.flush()
     sys.stderr.flush()
-    time.sleep(FORWARD_S)
+    time.sleep(LAUNCHER_READ_S)
     mpi.COMM_WORLD.Abort(1)
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from mdio.core.errors import FOREIGN_ERRORS, CorruptLayoutError, one_line
 from mdio.core.files.piece_sums import Sums, pieces_of_row, row_sums
 from mdio.core.files.reading import OpenFile
-from mdio.core.frames import ELEMENTS, AtomIndices, TrajectoryInfo
+from mdio.core.frames import H5MD_NAMES, AtomIndices, TrajectoryInfo
 from mdio.core.kernels import crc32c
 from mdio.layouts.chunked.array import ChunksInFile, inflate
 from mdio.layouts.chunked.own import OwnOutput
@@ -159,7 +159,7 @@ class OwnFile(OwnOutput[PlacedChunks]):
     def _arrays(self, file: h5py.File) -> dict[tuple[str, str], PlacedChunks]:
         arrays = {}
         for name, n_atoms in self._sizes.items():
-            for field in ELEMENTS:
+            for field in H5MD_NAMES:
                 path = value_path(name, field)
                 if path in file:
                     arrays[name, field] = self._array(
@@ -173,12 +173,12 @@ class OwnFile(OwnOutput[PlacedChunks]):
         self, file: h5py.File, group: str, field: str, shape: tuple[int, int, int]
     ) -> PlacedChunks:
         dataset = file[value_path(group, field)]
-        tables = file[f"{ARRAYS}/{group}/{ELEMENTS[field]}"]
+        tables = file[f"{ARRAYS}/{group}/{H5MD_NAMES[field]}"]
         if dataset.shape != shape or dataset.dtype != np.dtype("<f4"):
             raise ValueError(f"{dataset.name} is {dataset.dtype} {dataset.shape}, expected {shape}")
         crcs = np.asarray(tables["crc32c"], np.uint32)
         expected = self.manifest.get("table_crc32c", {}) if self._verifies else {}
-        element = f"{group}/{ELEMENTS[field]}"
+        element = f"{group}/{H5MD_NAMES[field]}"
         if expected and crc32c(crcs) != expected[f"{element}/crc32c"]:
             raise ValueError(f"the checksums of {dataset.name} are damaged")
         pieces = None
@@ -186,7 +186,7 @@ class OwnFile(OwnOutput[PlacedChunks]):
             n_pieces = pieces_of_row(12 * (dataset.chunks or shape)[1])
             table_shape = (shape[0], crcs.shape[1], n_pieces)
             crc = expected[f"{element}/{PIECES}"]
-            table_name = f"{ELEMENTS[field]} of {group}, checksums"
+            table_name = f"{H5MD_NAMES[field]} of {group}, checksums"
             pieces = self._column(tables[PIECES], table_shape, "<u4", crc, table_name)
         if dataset.chunks is None:
             self.contiguous = True
@@ -201,7 +201,7 @@ class OwnFile(OwnOutput[PlacedChunks]):
         if offset.min() < 0 or nbytes.min() < 0 or (offset + nbytes).max() > self._bytes.nbytes:
             raise ValueError(f"{dataset.name} has chunks beyond the end of the file")
         return PlacedChunks(
-            f"{self.path}: {ELEMENTS[field]} of {group}",
+            f"{self.path}: {H5MD_NAMES[field]} of {group}",
             shape,
             chunk,
             self._bytes,

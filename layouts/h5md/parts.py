@@ -24,7 +24,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.blocks import runs_of_parts
+from mdio.core.blocks import runs_in_parts
 from mdio.core.errors import FOREIGN_ERRORS, CorruptLayoutError, MdioError, one_line
 from mdio.core.files.in_flight import ByteRange
 from mdio.core.files.marks import parts_owner
@@ -185,7 +185,7 @@ class JoinedFile(OwnFile):
     def read_into(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
     ) -> None:
-        for number, first, end in runs_of_parts(self._edges, start, stop):
+        for number, first, end in runs_in_parts(self._edges, start, stop):
             rows = block
             if end - first != stop - start:
                 shift = int(self._edges[number]) - start
@@ -195,7 +195,7 @@ class JoinedFile(OwnFile):
     def byte_ranges(
         self, start: int, stop: int, atoms: AtomIndices | None, fields: Sequence[str]
     ) -> Iterator[ByteRange]:
-        for number, first, end in runs_of_parts(self._edges, start, stop):
+        for number, first, end in runs_in_parts(self._edges, start, stop):
             yield from self._open_parts[number].byte_ranges(first, end, atoms, fields)
 
     def units(self) -> Iterator[Unit]:

@@ -32,7 +32,7 @@ from mdio.core.files.piece_sums import pieces_of_row
 from mdio.core.files.publish import output_errors
 from mdio.core.files.reading import OpenFile
 from mdio.core.files.writing import WrittenFile, copy_bytes, flush
-from mdio.core.frames import ELEMENTS, FrameBlock, TrajectoryInfo
+from mdio.core.frames import H5MD_NAMES, FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c
 from mdio.layouts.chunked.array import inflate
 from mdio.layouts.chunked.own import Ensemble
@@ -386,7 +386,7 @@ class H5MDWriter(LayoutWriter):
         """
         table_crcs: dict[str, int] = {}
         for (group, field), array in self._arrays.items():
-            name = f"{group}/{ELEMENTS[field]}"
+            name = f"{group}/{H5MD_NAMES[field]}"
             parent = file.create_group(f"{ARRAYS}/{name}")
             tables: dict[str, NDArray[Any]] = {"crc32c": self._crcs[group, field]}
             if self._plain:

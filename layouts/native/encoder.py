@@ -22,7 +22,7 @@ from mdio.core.errors import PlanError
 from mdio.core.files.reading import OpenFile
 from mdio.core.frames import FrameBlock, Scratch, TrajectoryInfo
 from mdio.core.kernels import crc32c
-from mdio.core.xtc import UNCOMPRESSED_ATOMS
+from mdio.core.xtc import MAX_UNCOMPRESSED_ATOMS
 from mdio.layouts.native import NATIVE_FORMATS
 from mdio.layouts.plan import (
     MIN_PRECISION,
@@ -217,7 +217,7 @@ def native_plan(
     changes: dict[str, Any] = {}
     if format_name == "xtc":
         changes = _xtc_precision(info, options) | {"compression": "xtc"}
-        if "precision_source" not in changes and info.n_atoms > UNCOMPRESSED_ATOMS:
+        if "precision_source" not in changes and info.n_atoms > MAX_UNCOMPRESSED_ATOMS:
             notes.append(_ROUNDED)
     elif options.precision not in (None, "auto", "none"):
         raise PlanError(f"{output_text} hold floats in full, so --precision does not fit; use xtc")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.blocks import FrameRuns, runs_of_parts
+from mdio.core.blocks import FrameRuns, runs_in_parts
 from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.core.files.in_flight import Opening
 from mdio.core.files.reading import OpenFile
@@ -221,7 +221,7 @@ class SegmentsLayout(Layout):
     def _read_into(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
     ) -> None:
-        for number, first, end in runs_of_parts(self._edges, start, stop):
+        for number, first, end in runs_in_parts(self._edges, start, stop):
             first_frame = int(self._edges[number])
             rows = block.frames(slice(first_frame + first - start, first_frame + end - start))
             layout = self._segment(number)
@@ -234,7 +234,7 @@ class SegmentsLayout(Layout):
                 rows.step += first_frame
 
     def _inner_runs(self, start: int, stop: int) -> Iterator[tuple[Layout, int, int]]:
-        for number, first, end in runs_of_parts(self._edges, start, stop):
+        for number, first, end in runs_in_parts(self._edges, start, stop):
             yield self._segment(number, early=True), first, end
 
     def _openings(self, runs: FrameRuns, atoms: AtomIndices | None) -> Iterator[Opening]:  # noqa: ARG002

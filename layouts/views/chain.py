@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.blocks import runs_of_parts
+from mdio.core.blocks import runs_in_parts
 from mdio.core.errors import SourceError
 from mdio.core.files.reading import Handles
 from mdio.core.files.store import AnyPath
@@ -308,7 +308,7 @@ class ChainLayout(Layout):
 
     def _parts(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
         """Yield (number of the source, start, stop of its frames) of a run of frames."""
-        for number, first, last in runs_of_parts(self._edges, start, stop):
+        for number, first, last in runs_in_parts(self._edges, start, stop):
             yield number, first + self._starts[number], last + self._starts[number]
 
     def _read_into(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.blocks import runs_within
+from mdio.core.blocks import cut_runs
 from mdio.core.errors import MissingExtraError
 from mdio.core.frames import FIELDS, AtomIndices, FrameBlock
 from mdio.core.pages import html_table
@@ -93,7 +93,7 @@ class FieldArray:
         layout = self.layouts.layout
         unit, unit_atoms = layout.info.chunk_frames or 1, layout.info.chunk_atoms or 0
         row_nbytes = max(1, self.dtype.itemsize * math.prod(self.shape[1:]))
-        runs = runs_within(layout.boundaries(), self.shape[0], unit, CHUNK_NBYTES // row_nbytes)
+        runs = cut_runs(layout.boundaries(), self.shape[0], unit, CHUNK_NBYTES // row_nbytes)
         frames = tuple(map(len, runs))
         widths = [(n,) for n in self.shape[1:]]
         rows = max(frames, default=0)

@@ -9,7 +9,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mdio.core.errors import MdioError, PlanError, named_read_error
+from mdio.core.errors import MdioError, PlanError, unreadable_error
 from mdio.core.files.store import AnyPath, path_list, store_at
 from mdio.core.words import did_you_mean
 from mdio.layouts.base import Layout
@@ -109,7 +109,7 @@ def ensemble_members(path: Any, group: str | None = None) -> dict[str, Path]:
     except MdioError:
         raise
     except OSError as error:
-        raise named_read_error(ensemble_path, error) from error
+        raise unreadable_error(ensemble_path, error) from error
     if not members or (group is not None and group.partition("/")[0] in members and "/" in group):
         return {}
     selected = {

@@ -24,7 +24,7 @@ from numcodecs.compat import ensure_contiguous_ndarray
 from numpy.typing import NDArray
 
 from mdio.core.errors import SourceError
-from mdio.core.frames import ELEMENTS, AtomIndices
+from mdio.core.frames import H5MD_NAMES, AtomIndices
 from mdio.layouts.codecs.compressors import QUANTISED_NAME
 from mdio.layouts.codecs.quantised import BLOSC_HEADER
 from mdio.layouts.foreign.tree import ForeignTrajectory, as_source_error
@@ -37,7 +37,7 @@ lz4 lzma quantize sharding_indexed shuffle transpose zlib zstd
 """
 CODECS = {QUANTISED_NAME, *_CODEC_NAMES.split()}
 """Codecs that are read. In Zarr v3 those of numcodecs are called ``numcodecs.NAME``."""
-ELEMENT_NAMES = (*ELEMENTS.values(), "id", "box", "edges", "value", "time", "step")
+ELEMENT_NAMES = (*H5MD_NAMES.values(), "id", "box", "edges", "value", "time", "step")
 
 
 class ForeignTree(ForeignTrajectory):

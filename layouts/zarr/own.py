@@ -18,7 +18,7 @@ from mdio.core.files.in_flight import Opening, prefetch_openings
 from mdio.core.files.piece_sums import pieces_of_row
 from mdio.core.files.remote.objects import LARGE_NBYTES, prefetch
 from mdio.core.files.store import store_at
-from mdio.core.frames import ELEMENTS, FIELDS, AtomIndices, TrajectoryInfo
+from mdio.core.frames import FIELDS, H5MD_NAMES, AtomIndices, TrajectoryInfo
 from mdio.layouts.chunked.own import OwnOutput
 from mdio.layouts.manifest import manifest_checksums
 from mdio.layouts.units import Unit
@@ -93,7 +93,7 @@ class OwnTree(OwnOutput[ShardedChunks]):
         """Yield the arrays whose ``zarr.json`` opening reads if the manifest does not have them."""
         yield from (f"particles/{self.group}/position/time", "mdio/step", "mdio/box")
         for group, field in product(self._sizes, fields):
-            yield f"particles/{group}/{ELEMENTS[field]}/value"
+            yield f"particles/{group}/{H5MD_NAMES[field]}/value"
             yield table_path("crc32c", group, field)
 
     @cached_property
@@ -132,7 +132,7 @@ class OwnTree(OwnOutput[ShardedChunks]):
         return metadata
 
     def _array(self, group: str, field: str, n_atoms: int) -> ShardedChunks:
-        path = f"particles/{group}/{ELEMENTS[field]}/value"
+        path = f"particles/{group}/{H5MD_NAMES[field]}/value"
         node = manifest_checksums(self.manifest, "nodes", self.path).get(path)
         metadata = self._metadata(path, (self.n_frames, n_atoms, 3), "float32", node)
         if not metadata.sharded or metadata.chunk_shape[2] != 3:

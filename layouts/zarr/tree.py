@@ -26,7 +26,7 @@ import numpy as np
 from mdio._version import __version__
 from mdio.core.errors import CorruptLayoutError, PlanError
 from mdio.core.files.piece_sums import pieces_of_row
-from mdio.core.frames import ELEMENTS
+from mdio.core.frames import H5MD_NAMES
 from mdio.layouts.chunked.own import UNITS, check_members, labels_in
 from mdio.layouts.codecs.compressors import (
     QUANTISED_NAME,
@@ -75,7 +75,7 @@ Keys = Collection[tuple[str, str]]
 
 def _elements(keys: Keys) -> list[str]:
     """Return the folders of H5MD's elements, which hold value, step and time."""
-    elements = [f"particles/{group}/{ELEMENTS[field]}" for group, field in keys]
+    elements = [f"particles/{group}/{H5MD_NAMES[field]}" for group, field in keys]
     groups = dict.fromkeys(group for group, _ in keys)
     return elements + [f"particles/{group}/box/edges" for group in groups]
 
@@ -112,7 +112,7 @@ def _atom_metadata(plan: LayoutPlan, array: ArrayPlan) -> ArrayMetadata:
 def atom_arrays(plan: LayoutPlan) -> dict[str, tuple[ArrayPlan, ArrayMetadata]]:
     """Return the per-atom arrays by folder; raises PlanError for an unavailable compressor."""
     return {
-        f"particles/{array.group}/{ELEMENTS[array.field]}/value": (
+        f"particles/{array.group}/{H5MD_NAMES[array.field]}/value": (
             array,
             _atom_metadata(plan, array),
         )

@@ -17,7 +17,7 @@ from mdio.advisor.recommend import Decision, recommend
 from mdio.advisor.report import advice_html, headline, save_advice, text_lines
 from mdio.core.errors import PlanError
 from mdio.core.files.store import path_list, to_path
-from mdio.core.options import build_parts, option, takes_options
+from mdio.core.options import build_options, option, takes_options
 from mdio.layouts.views.options import Reading
 from mdio.parallel.executors import Executor, available_cores
 
@@ -166,7 +166,7 @@ def advise(
     >>> mdio.advise(replay="measured.json", passes=1000).passes
     1000
     """
-    reading, forecast_options = build_parts((Reading, ForecastOptions), options)
+    reading, forecast_options = build_options((Reading, ForecastOptions), options)
     if replay is not None:
         arguments = {"trajectory": trajectory, "top": top, "select": select, **vars(reading)}
         arguments |= {"allow_lossy": allow_lossy, "local_folder": local_folder}

@@ -23,7 +23,7 @@ from mdio.advisor.profile import Profile
 from mdio.core.blocks import aligned_blocks
 from mdio.core.errors import PlanError, SourceError
 from mdio.core.timing import SCHEMA
-from mdio.core.typed import Count, Positive, from_plain, json_at
+from mdio.core.typed import Count, Positive, dataclass_from_json, load_json
 
 
 @dataclass(frozen=True)
@@ -43,12 +43,12 @@ def read_calibration(text: str) -> Calibration:
     layout, equals, path = text.partition("=")
     if not equals or Path(text).exists():
         layout, path = "as-is", text
-    data = json_at(path, "give a file of --timings")
+    data = load_json(path, "give a file of --timings")
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         raise SourceError(f"{path}: no timings of schema {SCHEMA}; make them with --timings")
     names = {field.name for field in fields(Calibration)}
     values = {name: value for name, value in data.items() if name in names}
-    return from_plain(Calibration, values | {"layout": layout}, path)
+    return dataclass_from_json(Calibration, values | {"layout": layout}, path)
 
 
 def calibrate(forecaster: Forecaster, calibrations: Sequence[Calibration]) -> Forecaster:

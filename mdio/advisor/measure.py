@@ -69,7 +69,7 @@ from mdio.core.files.page_cache import drop_cache
 from mdio.core.files.store import file_system_type, need_disk, to_path
 from mdio.core.files.writing import free_memory
 from mdio.core.frames import TrajectoryInfo
-from mdio.core.signals import terminations_raised
+from mdio.core.signals import signals_as_exceptions
 from mdio.core.timing import Stopwatch
 from mdio.core.words import duration, human_nbytes
 from mdio.layouts.base import Layout, container_format
@@ -95,7 +95,7 @@ def scratch(target: Path) -> Iterator[Path]:
         is_dead = pid.isdigit() and int(pid) != os.getpid() and not is_running(int(pid))
         if is_dead and leftover.lstat().st_uid == os.geteuid():
             shutil.rmtree(leftover, ignore_errors=True)
-    with terminations_raised():
+    with signals_as_exceptions():
         try:
             folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{host}-{os.getpid()}-", dir=target))
         except OSError as error:

@@ -18,7 +18,7 @@ from mdio.advisor.profile import access_model
 from mdio.core.errors import PlanError, SourceError
 from mdio.core.files.publish import publish
 from mdio.core.frames import TrajectoryInfo
-from mdio.core.typed import from_plain, json_at
+from mdio.core.typed import dataclass_from_json, load_json
 from mdio.layouts.plan import DEFAULT_STRIPE_NBYTES, WriteOptions
 from mdio.layouts.registry import writer_class
 
@@ -310,7 +310,7 @@ def save_measurements(measurements: Measurements, path: str | PathLike[str]) -> 
 
 def load_measurements(path: str | PathLike[str]) -> Measurements:
     """Read a file of `save_measurements`, or the ``measurements`` of ``mdio advise --json``."""
-    return measurements_from(json_at(path, "expected saved measurements"), str(path))
+    return measurements_from(load_json(path, "expected saved measurements"), str(path))
 
 
 def measurements_from(data: Any, source: str) -> Measurements:
@@ -323,7 +323,7 @@ def measurements_from(data: Any, source: str) -> Measurements:
             "mdio advise --save-measurements"
         )
     fields = {key: value for key, value in data.items() if key != "schema"}
-    measurements = from_plain(Measurements, fields, source)
+    measurements = dataclass_from_json(Measurements, fields, source)
     if measurements.source.n_frames < 1 or measurements.trial("as-is") is None:
         raise SourceError(f"{source}: no frames, or no measurement of the source as it is")
     return measurements

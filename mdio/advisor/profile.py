@@ -15,7 +15,7 @@ from typing import Annotated, Any
 from mdio.core.errors import PlanError, SourceError
 from mdio.core.files.marks import read_regular
 from mdio.core.files.publish import publish
-from mdio.core.typed import Count, Positive, from_plain
+from mdio.core.typed import Count, Positive, dataclass_from_json
 
 ACCESS_MODELS = ("xtc-shared", "segments", "segments-chainreader", "hdf5")
 """Published layouts. xtc-shared: one file that all ranks read frame by frame. segments: a file for
@@ -195,7 +195,7 @@ def load_profile(name: str | Path) -> Profile:
     if data.pop("format", None) != FORMAT:
         raise SourceError(f"{path}: not a machine profile of format {FORMAT}; fit it again")
     data.pop("convert", None)  # older files have this table
-    return from_plain(Profile, data, path)
+    return dataclass_from_json(Profile, data, path)
 
 
 def save_profile(profile: Profile, path: str | Path) -> None:

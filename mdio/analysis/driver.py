@@ -33,8 +33,8 @@ from mdio.analysis.work import (
 )
 from mdio.core.errors import BlockError, PlanError
 from mdio.core.files.store import path_list
-from mdio.core.options import build_parts, declared_fields, takes_options
-from mdio.core.signals import terminations_raised
+from mdio.core.options import build_options, declared_fields, takes_options
+from mdio.core.signals import signals_as_exceptions
 from mdio.core.timing import Stopwatch
 from mdio.layouts.base import Layout
 from mdio.layouts.views.opening import ensemble_members
@@ -160,7 +160,7 @@ def analyze(
     if gather not in GATHERS:
         raise PlanError(f"the gather is {gather!r}; give one of {', '.join(GATHERS)}")
     executor = choose_executor(executor, workers)
-    frames, reading = build_parts((FrameChoice, CachedReading), options)
+    frames, reading = build_options((FrameChoice, CachedReading), options)
     request = Request(
         trajectory=trajectory,
         kernel=kernel,
@@ -182,7 +182,7 @@ def analyze(
         progress=progress,
         blocks_per_worker=blocks_per_worker,
     )
-    with terminations_raised() if executor.ranks is None else nullcontext():  # ends workers
+    with signals_as_exceptions() if executor.ranks is None else nullcontext():  # ends workers
         executor.agree("analyze", trajectory)
         members = executor.from_owner(partial(ensemble_members, trajectory, group))
         requests = {

@@ -133,8 +133,8 @@ class Plan:
         notes = [*result.notes, *(note for timing in result.timings for note in timing.notes)]
         notes += [*_notes_on_missing_values(result), *_notes_on_names(result)]
         if result.of_frames is None:  # else they are lags
-            begins_late = bool(result.frame[:1].any())
-            notes += notes_on_times(result.time, result.frame, begins_late=begins_late)
+            lacks_first_frame = bool(result.frame[:1].any())
+            notes += notes_on_times(result.time, result.frame, lacks_first_frame=lacks_first_frame)
         if prepared.doubts is not None and doubtful:
             notes.append(
                 prepared.doubts.note(doubtful, result.n_frames, per_frame=result.per_frame)

@@ -10,7 +10,7 @@ from mdio.cli.common import add, add_output_options, parse_nbytes, print_json
 from mdio.cli.convert import parse_seconds
 from mdio.core.cache import Cache, cached_trajectories, evict_units, verify_units
 from mdio.core.files.store import COPY_IT, need_disk
-from mdio.core.signals import ending_signals_noted
+from mdio.core.signals import stop_event_on_signals
 from mdio.core.words import human_nbytes, plural
 from mdio.parallel.assignment import CacheFollower, follow_into_cache
 
@@ -98,7 +98,7 @@ def _follow(args: argparse.Namespace) -> Outcome:
                 flush=True,
             )
 
-    with ending_signals_noted() as stopped:
+    with stop_event_on_signals() as stopped:
         follower = follow_into_cache(
             args.pattern,
             Cache(args.dir, args.cache_size),

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from mdio.core.errors import OutputError, PlanError
-from mdio.core.options import call_with, kinds_of
+from mdio.core.options import argument_types, call_factory
 from mdio.core.words import nbytes_from, without_passwords
 from mdio.layouts.views.options import OLD_PBC_NAMES
 
@@ -197,11 +197,11 @@ def with_settings(
             parsed = literal_eval(value.title() if value.title() in words else value)
         except (ValueError, SyntaxError):
             parsed = float(value) if value in NOT_FINITE else value
-        kinds = kinds_of(factory, key)
+        kinds = argument_types(factory, key)
         takes_text = "str" in kinds and kinds <= {"str", "None"}
         is_accepted = isinstance(parsed, str) or (parsed is None and "None" in kinds)
         arguments[key] = value if takes_text and not is_accepted else parsed
-    return call_with(factory, name, arguments)
+    return call_factory(factory, name, arguments)
 
 
 def add_source(parser: argparse.ArgumentParser) -> None:

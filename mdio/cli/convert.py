@@ -40,7 +40,7 @@ from mdio.converters.verify import VerifyResult, verify
 from mdio.core.errors import CorruptLayoutError, OutputError, PlanError
 from mdio.core.files.store import is_stream
 from mdio.core.options import declared_fields
-from mdio.core.signals import ending_signals_noted
+from mdio.core.signals import stop_event_on_signals
 from mdio.core.words import human_nbytes, notes_by_label, plural
 from mdio.layouts.native import NATIVE_FORMATS
 from mdio.layouts.plan import COMPRESSION_NOTE
@@ -106,7 +106,7 @@ def run_follow(options: ConversionOptions, args: argparse.Namespace, executor: E
         **options.keywords(),
     }
     result: ConvertResult
-    with ending_signals_noted() as stopped:
+    with stop_event_on_signals() as stopped:
         if is_live:
             from mdio.converters.stream import record
 

@@ -40,7 +40,7 @@ from mdio.cli.workers import (
     one_parser_message,
 )
 from mdio.core.errors import MdioError, MissingExtensionError, PlanError
-from mdio.core.signals import terminations_raised
+from mdio.core.signals import signals_as_exceptions
 from mdio.core.words import did_you_mean, list_text, without_passwords
 
 EXAMPLES = (
@@ -488,7 +488,7 @@ def _run(words: list[str]) -> int:
             )
     try:
         # With MPI, `all_ranks` handles signals: ranks interrupted before would wait for others.
-        with nullcontext() if uses_mpi else terminations_raised(), _stall_watch(args):
+        with nullcontext() if uses_mpi else signals_as_exceptions(), _stall_watch(args):
             run = import_module(f"mdio.cli.{args.command}").run
             if "scheduler" not in args:
                 return int(run(args))
@@ -528,10 +528,10 @@ def _run(words: list[str]) -> int:
         if isinstance(error, MemoryError | ImportError):
             message = f"mdio {args.command}: {out_of_memory(error)}"
         else:
-            from mdio.core.stalls import lost_mount
+            from mdio.core.stalls import lost_storage_text
 
             text = without_passwords(str(error)) or type(error).__name__
-            message = f"mdio {args.command}{lost_mount(error)}: {text}"
+            message = f"mdio {args.command}{lost_storage_text(error)}: {text}"
         print(message, file=sys.stderr)
         return 1
 

@@ -189,12 +189,12 @@ def all_ranks(option: str, words: Sequence[str] = ()) -> Iterator[Executor]:
 
     `option`: the one that needs MPI. `words`: with which this rank was started, as all have to be.
     """
-    from mdio.core.signals import ending_signals_left_to_rank_0, terminations_raised
+    from mdio.core.signals import ending_signals_left_to_rank_0, signals_as_exceptions
     from mdio.parallel.mpi_executor import MPIExecutor
 
     comm = world(option)
     if comm.rank == 0:
-        signals = terminations_raised()
+        signals = signals_as_exceptions()
     else:
         signals = ending_signals_left_to_rank_0(ENDED_BY_ROOT_S)
     with signals, root_speaks(comm):

@@ -1,4 +1,4 @@
-"""Partitions of frames into blocks: pure arithmetic.
+"""Arithmetic that cuts frames into blocks.
 
 A block is a `range` of frame numbers: it has a length, a first frame and a step, and it pickles to
 a few bytes.
@@ -40,16 +40,16 @@ def split_evenly(n_frames: int, n_parts: int) -> list[range]:
     return [range(a, b) for a, b in itertools.pairwise(edges)]
 
 
-def runs_of_parts(edges: Edges, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-    """Yield (part, first, one beyond the last of its frames) for frames ``start:stop`` of all.
+def runs_in_parts(edges: Edges, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+    """Yield (part, first, stop) of frames ``start:stop``, counted from the beginning of each part.
 
     `edges`, (n + 1,) int: where each part begins, ascending, and where the last one ends.
     """
-    number = int(edges.searchsorted(start, side="right")) - 1
+    part = int(edges.searchsorted(start, side="right")) - 1
     while start < stop:
-        first, end = int(edges[number]), min(stop, int(edges[number + 1]))
-        yield number, start - first, end - first
-        start, number = end, number + 1
+        part_start, part_stop = int(edges[part]), min(stop, int(edges[part + 1]))
+        yield part, start - part_start, part_stop - part_start
+        start, part = part_stop, part + 1
 
 
 def aligned_blocks(boundaries: ArrayLike, frames: range, n_blocks: int) -> list[range]:
@@ -86,26 +86,26 @@ def sub_blocks(boundaries: ArrayLike, block: range, max_frames: int) -> Iterator
     `boundaries`: ascending, beginning with 0.
     """
     edges = np.asarray(boundaries, dtype=np.int64)
-    begin = 0
-    while begin < len(block):
-        first = block[begin]
-        last = int(np.searchsorted(edges, first + max_frames, side="right")) - 1
-        end = int(edges[last])
+    index = 0
+    while index < len(block):
+        first = block[index]
+        last_edge = int(np.searchsorted(edges, first + max_frames, side="right")) - 1
+        end = int(edges[last_edge])
         if end <= first:
-            end = int(edges[last + 1]) if last + 1 < len(edges) else block.stop
-        n_before = -(-(end - block.start) // block.step)  # of the frames of the block
-        next_begin = max(begin + 1, min(n_before, len(block)))
-        yield block[begin:next_begin]
-        begin = next_begin
+            end = int(edges[last_edge + 1]) if last_edge + 1 < len(edges) else block.stop
+        n_before = -(-(end - block.start) // block.step)  # frames of the block before `end`
+        next_index = max(index + 1, min(n_before, len(block)))
+        yield block[index:next_index]
+        index = next_index
 
 
-def runs_within(boundaries: ArrayLike, n_frames: int, unit: int, max_frames: int) -> list[range]:
+def cut_runs(boundaries: ArrayLike, n_frames: int, min_frames: int, max_frames: int) -> list[range]:
     """Cut all frames into runs that fit into memory.
 
-    As `sub_blocks`, but a longer piece is cut further, down to `unit`, the frames that are decoded
-    as one: a piece may be a segment or one of several joined files.
+    As `sub_blocks`, but a longer piece, such as a segment or a joined file, is cut further.
+    `min_frames`: frames that are decoded as one, which are not cut.
     """
-    longest = max(unit, max_frames - max_frames % unit)
+    longest = max(min_frames, max_frames - max_frames % min_frames)
     runs = sub_blocks(boundaries, range(n_frames), longest)
     return [run[first : first + longest] for run in runs for first in range(0, len(run), longest)]
 
@@ -126,23 +126,23 @@ def _piece_edges(boundaries: ArrayLike, frames: range) -> Edges:
 
 def _nearest_edges(pieces: Edges, n_blocks: int) -> list[int]:
     """Return `n_blocks` + 1 of the edges of `pieces`, each the nearest to an even cut."""
-    numbers = [0]
+    chosen = [0]
     for block in range(1, n_blocks):
-        ideal = int(pieces[-1]) * block / n_blocks
-        upper = int(np.searchsorted(pieces, ideal))
-        nearest = upper - 1 if ideal - pieces[upper - 1] <= pieces[upper] - ideal else upper
+        cut = int(pieces[-1]) * block / n_blocks
+        above = int(np.searchsorted(pieces, cut))
+        nearest = above - 1 if cut - pieces[above - 1] <= pieces[above] - cut else above
         # Leave at least one edge for each block before, and for each one after.
-        numbers.append(min(max(nearest, numbers[-1] + 1), len(pieces) - 1 - (n_blocks - block)))
-    return [int(pieces[i]) for i in (*numbers, len(pieces) - 1)]
+        chosen.append(min(max(nearest, chosen[-1] + 1), len(pieces) - 1 - (n_blocks - block)))
+    return [int(pieces[i]) for i in (*chosen, len(pieces) - 1)]
 
 
 def _cut_further(pieces: Edges, n_blocks: int) -> list[int]:
     """Return the edges of `pieces` and more, `n_blocks` + 1 in all."""
     lengths = np.diff(pieces)
-    parts = np.ones(len(lengths), dtype=np.int64)
+    n_parts_of = np.ones(len(lengths), dtype=np.int64)
     for _ in range(n_blocks - len(lengths)):
-        parts[np.argmax(lengths / parts)] += 1
+        n_parts_of[np.argmax(lengths / n_parts_of)] += 1
     edges: list[int] = []
-    for start, length, n_parts in zip(pieces, lengths, parts, strict=False):
+    for start, length, n_parts in zip(pieces, lengths, n_parts_of, strict=False):
         edges += [int(start) + part.start for part in split_evenly(int(length), int(n_parts))]
     return [*edges, int(pieces[-1])]

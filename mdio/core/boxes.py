@@ -17,8 +17,8 @@ RIGHT_ANGLE = 90.0
 def boxes_from_vectors(vectors: NDArray[Any], scale: float | None = None) -> NDArray[np.float32]:
     """Return lengths and angles of unit cells, (F, 6) float32.
 
-    MDAnalysis' readers take these of the vectors as they lie in the file, and convert the units of
-    the lengths afterwards: give nm vectors and a scale of 10 to match them.
+    MDAnalysis' readers compute these in the units of the file, and convert the lengths afterwards:
+    give nm vectors and a scale of 10 to match them.
     `vectors`, (F, 3, 3) float32 or float64: the cell vectors are the rows of each matrix. `scale`:
     multiplies the lengths, as float32 by float32.
     Angles, in degrees, are those between second and third, first and third, first and second
@@ -31,9 +31,9 @@ def boxes_from_vectors(vectors: NDArray[Any], scale: float | None = None) -> NDA
     with np.errstate(all="ignore"):
         lengths = np.sqrt(np.vecdot(cells, cells))
         angles = np.empty_like(lengths)
-        for axis, (one, other) in enumerate(((1, 2), (0, 2), (0, 1))):
-            cosine = np.vecdot(cells[:, one], cells[:, other])
-            cosine /= lengths[:, one] * lengths[:, other]
+        for axis, (first, second) in enumerate(((1, 2), (0, 2), (0, 1))):
+            cosine = np.vecdot(cells[:, first], cells[:, second])
+            cosine /= lengths[:, first] * lengths[:, second]
             angles[:, axis] = np.rad2deg(np.arccos(cosine))
         boxes = np.hstack((lengths, angles)).astype(np.float32)
         valid = np.all(boxes > 0, axis=1) & np.all(angles < 180, axis=1)
@@ -47,7 +47,7 @@ def _cosines(degrees: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.where(degrees == RIGHT_ANGLE, 0.0, np.cos(np.deg2rad(degrees)))
 
 
-def _skewed(cells: NDArray[np.float64]) -> NDArray[np.float64]:
+def _triclinic_vectors(cells: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the vectors of (F, 6) cells that have angles other than right ones."""
     lx, ly, lz, alpha, beta, gamma = cells.T
     cos_alpha, cos_beta, cos_gamma = _cosines(alpha), _cosines(beta), _cosines(gamma)
@@ -63,9 +63,9 @@ def _skewed(cells: NDArray[np.float64]) -> NDArray[np.float64]:
     squares = vectors[:, 2, :2] ** 2
     highest = _heights(lz, np.nextafter(squares, -np.inf))
     lowest = _heights(lz, np.nextafter(squares, np.inf))
-    is_unsure = (highest.astype(np.float32) != lowest.astype(np.float32)) | ~(lowest > 0)
-    exact = [x**2 for x in vectors[is_unsure, 2, :2].ravel().tolist()]
-    squares[is_unsure] = np.reshape(exact, (-1, 2))
+    is_ambiguous = (highest.astype(np.float32) != lowest.astype(np.float32)) | ~(lowest > 0)
+    exact_squares = [x**2 for x in vectors[is_ambiguous, 2, :2].ravel().tolist()]
+    squares[is_ambiguous] = np.reshape(exact_squares, (-1, 2))
     vectors[:, 2, 2] = _heights(lz, squares)
     return vectors
 
@@ -85,21 +85,21 @@ def vectors_from_boxes(boxes: NDArray[Any]) -> NDArray[np.float32]:
     cells = np.ascontiguousarray(boxes, np.float64)
     if cells.ndim != 2 or cells.shape[1] != 6:
         raise ValueError(f"boxes have shape {cells.shape}; it must be (frames, 6)")
-    right = np.all(cells[:, 3:] == RIGHT_ANGLE, axis=1)
+    is_rectangular = np.all(cells[:, 3:] == RIGHT_ANGLE, axis=1)
     vectors = np.zeros((len(cells), 3, 3))
     vectors[:, [0, 1, 2], [0, 1, 2]] = cells[:, :3]
     with np.errstate(all="ignore"):
-        if not right.all():
-            vectors[~right] = _skewed(cells[~right])
+        if not is_rectangular.all():
+            vectors[~is_rectangular] = _triclinic_vectors(cells[~is_rectangular])
         valid = np.all(cells > 0, axis=1) & np.all(cells[:, 3:] < 180, axis=1)
         vectors[~(valid & (vectors[:, 2, 2] > 0))] = 0
         return vectors.astype(np.float32)
 
 
 def edges_from_boxes(boxes: NDArray[Any]) -> NDArray[np.float32]:
-    """Return what `vectors_from_boxes` does, also of cells that are periodic along some axes only.
+    """Return the vectors of unit cells, also of those that are periodic along some axes only.
 
-    Their other lengths are 0, and so are the vectors of these axes.
+    As `vectors_from_boxes`; along the other axes, lengths and vectors are 0.
     """
     cells = np.array(boxes)
     not_periodic = cells[:, :3] == 0

@@ -1,4 +1,4 @@
-"""Caches: units of trajectories on a node's own disk, and whether they are stale.
+"""Caches: units of trajectories on a node's own disk, and checks whether they are stale.
 
 Processes of a node share a cache without locks: a file appears by a rename, and a process that does
 not find it reads from the source. Only files of mdio are ever removed. Times are compared only with
@@ -213,7 +213,7 @@ class CacheFolder:
                             status = entry.stat(follow_symlinks=False)
                             yield CachedFile(Path(entry.path), status.st_size, status.st_mtime_ns)
 
-    def limit(self, used_nbytes: int) -> int:
+    def limit_nbytes(self, used_nbytes: int) -> int:
         """Return the limit of bytes for all files, given that they take `used_nbytes` now."""
         if self.max_nbytes is not None:
             return self.max_nbytes
@@ -236,7 +236,7 @@ class CacheFolder:
             if is_temporary and file.used_ns < files[-1].used_ns - ABANDONED_NS:
                 file.remove()
         used_nbytes = sum(file.nbytes for file in files)
-        limit = self.limit(used_nbytes)
+        limit = self.limit_nbytes(used_nbytes)
         if used_nbytes + nbytes > limit:
             for file in files:
                 if used_nbytes + nbytes <= EVICT_TO_SHARE * limit:
@@ -257,22 +257,22 @@ class CacheFolder:
         )
         return self.problem
 
-    def full_warning(self, path: Path) -> str:
+    def too_small_warning(self, path: Path) -> str:
         """Return a warning that the units of the trajectory at `path` do not fit."""
         if self.max_nbytes is None:
             kept_free = human_nbytes(_kept_free_nbytes(shutil.disk_usage(self.root).total))
-            limit, advice = f"{kept_free} of its disk stay free", "free space there"
+            limit_text, advice = f"{kept_free} of its disk stay free", "free space there"
         else:
-            limit = f"it may take {human_nbytes(self.max_nbytes)} (--cache-size)"
+            limit_text = f"it may take {human_nbytes(self.max_nbytes)} (--cache-size)"
             advice = "give a larger --cache-size (cache_size= in Python)"
         return (
-            f"{self.root}: the cache is full: {limit}, and {path} alone needs more; what does not "
-            f"fit is read from the source in every pass: {advice}"
+            f"{self.root}: the cache is full: {limit_text}, and {path} alone needs more; what does "
+            f"not fit is read from the source in every pass: {advice}"
         )
 
 
 MAGIC = b"MDIOUNIT"
-HEAD = struct.Struct("<8sII")
+PREFIX = struct.Struct("<8sII")
 """`MAGIC`, bytes of the header, and the crc32c of header and checksums."""
 PIECE_NBYTES = 64 << 10
 """Bytes of a unit that have their own checksum."""
@@ -286,7 +286,7 @@ class DamagedUnitError(Exception):
     """The bytes of a unit differ from those that were stored."""
 
 
-def _edges(begin: int, end: int) -> NDArray[np.int64]:
+def _piece_edges(begin: int, end: int) -> NDArray[np.int64]:
     return np.append(np.arange(begin, end, PIECE_NBYTES), np.int64(end))
 
 
@@ -304,15 +304,15 @@ class CachedUnit:
         self._buffer = np.empty(0, np.uint8)
         self._ranges: dict[str, tuple[list[int], list[tuple[int, int]]]] = {}
         """By file: where each range begins, ascending; and its end, and its offset in the unit."""
-        placed_ranges, unit_offset = [], 0
+        offsets_in_unit, unit_offset = [], 0
         for file, offset, nbytes in ranges:
-            placed_ranges.append((file, offset, offset + nbytes, unit_offset))
+            offsets_in_unit.append((file, offset, offset + nbytes, unit_offset))
             unit_offset += nbytes
         self.nbytes = unit_offset
-        for file, offset, end, unit_offset in sorted(placed_ranges):
-            starts, places = self._ranges.setdefault(file, ([], []))
+        for file, offset, end, unit_offset in sorted(offsets_in_unit):
+            starts, ends = self._ranges.setdefault(file, ([], []))
             starts.append(offset)
-            places.append((end, unit_offset))
+            ends.append((end, unit_offset))
 
     @classmethod
     def of_file(cls, fd: int, name: str) -> CachedUnit:
@@ -320,18 +320,18 @@ class CachedUnit:
 
         Raises DamagedUnitError: the file is not as it was written, under `name`.
         """
-        head = os.pread(fd, HEAD.size, 0)
-        if len(head) < HEAD.size or not head.startswith(MAGIC):
+        head = os.pread(fd, PREFIX.size, 0)
+        if len(head) < PREFIX.size or not head.startswith(MAGIC):
             raise DamagedUnitError("it is not a unit of a cache")
-        _, header_nbytes, crc = HEAD.unpack(head)
+        _, header_nbytes, crc = PREFIX.unpack(head)
         size = os.fstat(fd).st_size
-        raw = os.pread(fd, min(header_nbytes, size), HEAD.size)
+        raw = os.pread(fd, min(header_nbytes, size), PREFIX.size)
         try:
             header: dict[str, Any] = json.loads(raw)
             nbytes = int(header["nbytes"])
             n_pieces = -(-nbytes // PIECE_NBYTES)
-            sums = os.pread(fd, min(4 * n_pieces, size), HEAD.size + header_nbytes)
-            begin = HEAD.size + header_nbytes + 4 * n_pieces
+            sums = os.pread(fd, min(4 * n_pieces, size), PREFIX.size + header_nbytes)
+            begin = PREFIX.size + header_nbytes + 4 * n_pieces
             if crc32c(sums, crc32c(raw)) != crc or header["name"] != name:
                 raise DamagedUnitError("its header has changed")
             if size != begin + nbytes:
@@ -347,12 +347,12 @@ class CachedUnit:
 
         Raises DamagedUnitError: they differ from those that were stored.
         """
-        starts, places = self._ranges.get(file, ([], []))
-        number = bisect_right(starts, offset) - 1
-        if number < 0 or offset >= places[number][0]:
+        starts, ends = self._ranges.get(file, ([], []))
+        index = bisect_right(starts, offset) - 1
+        if index < 0 or offset >= ends[index][0]:
             return 0
-        end, unit_offset = places[number]
-        begin = unit_offset + offset - starts[number]
+        end, unit_offset = ends[index]
+        begin = unit_offset + offset - starts[index]
         nbytes: int = min(sum(buffer.nbytes for buffer in buffers), end - offset)
         if self._data is not None:
             copy(self._data[begin : begin + nbytes], buffers, 0)
@@ -360,10 +360,10 @@ class CachedUnit:
         reads.nbytes_cache += nbytes
         first = begin // PIECE_NBYTES * PIECE_NBYTES
         last = min(-(-(begin + nbytes) // PIECE_NBYTES) * PIECE_NBYTES, self.nbytes)
-        copy(self._verified(first, last)[begin - first : begin - first + nbytes], buffers, 0)
+        copy(self._read_verified(first, last)[begin - first : begin - first + nbytes], buffers, 0)
         return nbytes
 
-    def _verified(self, first: int, last: int) -> Bytes:
+    def _read_verified(self, first: int, last: int) -> Bytes:
         """Return the bytes between two edges of pieces, after comparing their checksums."""
         if self._buffer.size < last - first:
             self._buffer = np.empty(last - first, np.uint8)
@@ -375,14 +375,14 @@ class CachedUnit:
                 raise DamagedUnitError("it has been cut")
             n_done += n_read
         sums = self._sums[first // PIECE_NBYTES : -(-last // PIECE_NBYTES)]
-        if crc32c_pieces(data, _edges(first, last)).tobytes() != sums.tobytes():
+        if crc32c_pieces(data, _piece_edges(first, last)).tobytes() != sums.tobytes():
             raise DamagedUnitError("its bytes have changed")
         return data
 
     def check(self) -> None:
         """Read all bytes and compare their checksums; raises as `read_into` does."""
         for first in range(0, self.nbytes, 64 * PIECE_NBYTES):
-            self._verified(first, min(first + 64 * PIECE_NBYTES, self.nbytes))
+            self._read_verified(first, min(first + 64 * PIECE_NBYTES, self.nbytes))
 
     def close(self) -> None:
         """Close its file."""
@@ -397,8 +397,8 @@ def write_unit(path: Path, ranges: Sequence[SourceRange], data: Bytes) -> None:
     """Write a unit, completely or not at all; raises OSError."""
     header = {"name": path.stem, "ranges": ranges, "nbytes": data.nbytes}
     raw = json.dumps(header).encode()
-    sums = crc32c_pieces(data, _edges(0, data.nbytes)).astype("<u4").tobytes()
-    head = HEAD.pack(MAGIC, len(raw), crc32c(sums, crc32c(raw)))
+    sums = crc32c_pieces(data, _piece_edges(0, data.nbytes)).astype("<u4").tobytes()
+    head = PREFIX.pack(MAGIC, len(raw), crc32c(sums, crc32c(raw)))
     write_atomically(path, head, raw, sums, data, prefix=TEMPORARY, mode=0o600)
 
 
@@ -423,17 +423,17 @@ def open_unit(path: Path) -> CachedUnit | None:
         raise
 
 
-RECORD = "source.json"
-"""The file that says of which trajectory the units in a folder are, and how many."""
+SOURCE = "source.json"
+"""The file that records to which trajectory the units in a folder belong, and how many it has."""
 REPLACED = "replaced"
-"""The generation if the open file has been replaced under its name."""
+"""The generation if another file has the name of the open one by now."""
 
 
 def read_source_record(folder: Path) -> dict[str, Any]:
     """Return the record of the trajectory whose units are in a folder; empty if there is none."""
     with suppress(OSError):
-        if is_private((folder / RECORD).stat()):
-            return read_json(folder / RECORD)
+        if is_private((folder / SOURCE).stat()):
+            return read_json(folder / SOURCE)
     return {}
 
 
@@ -467,7 +467,7 @@ class CachedSource:
         self.n_units = n_units
         self._status = status
         self._identity: dict[str, Any] = {}
-        """What identified the source when `generation` was read."""
+        """The source's identity when `generation` was determined."""
         self.notes: list[str] = []
         """Notes for the user, each once."""
         self.units_folder = self.folder.root / f"v{VERSION}-{_digest(self.path, label)[:16]}"
@@ -499,7 +499,7 @@ class CachedSource:
             try:
                 self.folder.create_folder(self.units_folder)
                 data = json.dumps(record).encode()
-                write_atomically(self.units_folder / RECORD, data, prefix=TEMPORARY, mode=0o600)
+                write_atomically(self.units_folder / SOURCE, data, prefix=TEMPORARY, mode=0o600)
             except OSError as error:
                 self.note(self.folder.disable(error))
             for file in self.folder.files([self.units_folder]):
@@ -514,44 +514,44 @@ class CachedSource:
             return {"uuid": self.uuid}, _digest(self.uuid)[:12]
         try:
             status = self._status or self.path.stat()
-            present: dict[str, Any] = {
+            current: dict[str, Any] = {
                 "nbytes": status.st_size,
                 "inode": status.st_ino,
                 "mtime_ns": status.st_mtime_ns,
                 "ctime_ns": status.st_ctime_ns,
             }
             if recorded is not None:
-                if all(recorded.get(name) == value for name, value in present.items()):
+                if all(recorded.get(name) == value for name, value in current.items()):
                     return recorded, str(record["generation"])
-                if self._has_grown(recorded, present):
-                    return present | self._end_checksums(None), str(record["generation"])
-            present |= self._end_checksums(None)
+                if self._has_grown(recorded, current):
+                    return current | self._end_checksums(None), str(record["generation"])
+            current |= self._end_checksums(None)
             if self.path.stat().st_ino != status.st_ino:
-                return present, REPLACED
+                return current, REPLACED
         except OSError as error:
             raise SourceError(f"{self.path}: cannot be read ({error.strerror})") from error
-        return present, _digest(sorted(present.items()))[:12]
+        return current, _digest(sorted(current.items()))[:12]
 
     def _end_checksums(self, nbytes: int | None) -> dict[str, int]:
         """Return the checksums of both ends of the source, or of its first `nbytes`."""
         state = file_state(self.path, nbytes, COUNTS_NBYTES)
         return {name: state[name] for name in ("crc32c_head", "crc32c_tail")}
 
-    def _has_grown(self, recorded: dict[str, Any], present: dict[str, int]) -> bool:
+    def _has_grown(self, recorded: dict[str, Any], current: dict[str, int]) -> bool:
         """Return whether the file is the same, but longer."""
         nbytes = recorded.get("nbytes")
-        if not isinstance(nbytes, int) or not 0 < nbytes < present["nbytes"]:
+        if not isinstance(nbytes, int) or not 0 < nbytes < current["nbytes"]:
             return False
         checksums = self._end_checksums(nbytes)
         return all(recorded.get(name) == checksums[name] for name in checksums) and (
-            recorded.get("inode") == present["inode"]
+            recorded.get("inode") == current["inode"]
         )
 
     def name(self, number: int, stop: int) -> str:
         """Return the name of a unit; `stop`: one beyond its last frame."""
         return f"{self.generation}-{number}-{stop}"
 
-    def cached(self, numbers: Sequence[int], stops: Sequence[int]) -> NDArray[np.bool_]:
+    def cached_mask(self, numbers: Sequence[int], stops: Sequence[int]) -> NDArray[np.bool_]:
         """Return which units have a file, a mask."""
         prefix = f"{self.generation}-"
         try:
@@ -605,7 +605,7 @@ class CachedSource:
             if folder.make_room(data.nbytes + (64 << 10), self.units_folder):
                 write_unit(self.units_folder / f"{name}.unit", ranges, data)
             else:
-                self.note(folder.full_warning(self.path))
+                self.note(folder.too_small_warning(self.path))
         except OSError as error:
             self.note(folder.disable(error))
 
@@ -619,8 +619,8 @@ def list_folders(folder: str | os.PathLike[str]) -> list[tuple[str | None, Cache
     if not root.is_dir():
         raise SourceError(f"{root}: no such folder; no units have been stored there yet")
     nodes = sorted(root.glob(f"{NODE_PREFIX}*"))
-    by_node = [(path.name.removeprefix(NODE_PREFIX), CacheFolder(path)) for path in nodes]
-    return [(None, CacheFolder(root)), *by_node]
+    node_folders = [(path.name.removeprefix(NODE_PREFIX), CacheFolder(path)) for path in nodes]
+    return [(None, CacheFolder(root)), *node_folders]
 
 
 def cached_trajectories(folder: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
@@ -677,7 +677,7 @@ def evict_units(
             if path is None
             or read_source_record(units_folder).get("path") == os.path.realpath(path)
         ]
-        files = [file for file in cache.files(units_folders) if file.path.name != RECORD]
+        files = [file for file in cache.files(units_folders) if file.path.name != SOURCE]
         files.sort(key=lambda file: file.used_ns)
         used_nbytes = sum(file.nbytes for file in files)
         for file in files:
@@ -687,9 +687,9 @@ def evict_units(
             used_nbytes -= file.nbytes
             n_files, nbytes = n_files + 1, nbytes + file.nbytes
         for units_folder in units_folders:
-            if not any(file.path.name != RECORD for file in cache.files([units_folder])):
+            if not any(file.path.name != SOURCE for file in cache.files([units_folder])):
                 with suppress(OSError):  # it has files that are not of mdio
-                    (units_folder / RECORD).unlink(missing_ok=True)
+                    (units_folder / SOURCE).unlink(missing_ok=True)
                     units_folder.rmdir()
     return n_files, nbytes
 

@@ -18,7 +18,7 @@
     └── MissingExtensionError (ImportError) a compiled part of mdio cannot be imported
 
 Each message is one line that names the file, what was found, what was expected and what to do.
-Every error is made from that message alone, so that it can be pickled to another process.
+It is an error's only argument, so that errors can be pickled.
 """
 
 from mdio.core.words import without_passwords
@@ -115,8 +115,8 @@ class MissingExtensionError(MdioError, ImportError):
     """A compiled part of mdio cannot be imported: it was not built, or for another Python."""
 
 
-def named_read_error(path: object, error: OSError) -> SourceError:
-    """Return an error that names the file, for one of the system."""
+def unreadable_error(path: object, error: OSError) -> SourceError:
+    """Return the error for a file that the system cannot read."""
     return SourceError(f"{path}: cannot be read ({error.strerror or error})")
 
 

@@ -1,4 +1,4 @@
-"""Blocks of frames, which all parts of mdio pass on, and what is known of a trajectory."""
+"""Blocks of frames, which all parts of mdio exchange, and information on trajectories."""
 
 from __future__ import annotations
 
@@ -28,40 +28,39 @@ AtomIndices = NDArray[np.int64]
 FIELDS = ("positions", "velocities", "forces")
 """The per-atom arrays of a block, in the order in which everything loops over them."""
 
-ELEMENTS = {"positions": "position", "velocities": "velocity", "forces": "force"}
+H5MD_NAMES = {"positions": "position", "velocities": "velocity", "forces": "force"}
 """What H5MD calls each of `FIELDS`."""
 
-PAGE_NBYTES, BEGIN_IN_PAGE = 4096, 256
+PAGE_NBYTES, OFFSET_IN_PAGE = 4096, 256
 """Bytes of a page of memory, and where in it a large array begins."""
 MIN_ALIGNED_NBYTES = 64 << 10
 """Smaller arrays may begin anywhere."""
 
 
-def array_to_fill(
+def uninitialised_array(
     shape: tuple[int, ...], dtype: type[Number] | np.dtype[Number]
 ) -> NDArray[Number]:
     """Return an uninitialised array to read a file into; a large one begins where copying is fast.
 
     The kernel copies from the page cache with ``rep movsb``, and so does ``memcpy``. On AMD's Zen
     that takes four times as long, in the nearer caches fifteen times, where the target's address is
-    1 to 31 bytes above the source's, modulo 4096 (measured on an EPYC; also glibc's bug 30994). So
-    it is from the pages of a file to large arrays of `np.empty`, which begin 16 bytes behind a
-    page.
+    1 to 31 bytes above the source's, modulo 4096 (measured on an EPYC; also glibc's bug 30994).
+    Large arrays of `np.empty` have such addresses: they begin 16 bytes behind a page.
     """
     nbytes = math.prod(shape) * np.dtype(dtype).itemsize
     if nbytes < MIN_ALIGNED_NBYTES:
         return np.empty(shape, dtype)
     memory = np.empty(nbytes + PAGE_NBYTES, np.uint8)
-    begin = (BEGIN_IN_PAGE - memory.ctypes.data) % PAGE_NBYTES
+    begin = (OFFSET_IN_PAGE - memory.ctypes.data) % PAGE_NBYTES
     return memory[begin : begin + nbytes].view(dtype).reshape(shape)
 
 
 MAX_SCRATCH_NBYTES = 64 << 20
-"""Larger buffers are not kept."""
+"""Larger buffers are not reused."""
 
 
 class Scratch(threading.local):
-    """Buffers by purpose, for each thread its own, since fresh pages cost time."""
+    """Reused buffers of each thread, by purpose, since new pages of memory cost time."""
 
     def __init__(self) -> None:
         self._buffers: dict[str, NDArray[np.uint8]] = {}
@@ -69,10 +68,10 @@ class Scratch(threading.local):
     def buffer(self, purpose: str, nbytes: int) -> NDArray[np.uint8]:
         """Return a buffer of `nbytes`, valid until the next call for the same purpose."""
         if nbytes > MAX_SCRATCH_NBYTES:
-            return array_to_fill((nbytes,), np.uint8)
+            return uninitialised_array((nbytes,), np.uint8)
         buffer = self._buffers.get(purpose)
         if buffer is None or buffer.nbytes < nbytes:
-            buffer = self._buffers[purpose] = array_to_fill((nbytes,), np.uint8)
+            buffer = self._buffers[purpose] = uninitialised_array((nbytes,), np.uint8)
         return buffer[:nbytes]
 
 
@@ -123,12 +122,12 @@ class FrameBlock:
         """
         shape = (n_frames, n_atoms, 3)
         return cls(
-            positions=array_to_fill(shape, np.float32),
+            positions=uninitialised_array(shape, np.float32),
             box=np.zeros((n_frames, 6), np.float32),
             time=np.zeros(n_frames, np.float64),
             step=np.zeros(n_frames, np.int64),
-            velocities=array_to_fill(shape, np.float32) if velocities else None,
-            forces=array_to_fill(shape, np.float32) if forces else None,
+            velocities=uninitialised_array(shape, np.float32) if velocities else None,
+            forces=uninitialised_array(shape, np.float32) if forces else None,
         )
 
     def __eq__(self, other: object) -> bool:
@@ -208,38 +207,38 @@ def notes_on_times(
     frame: NDArray[np.int64] | None = None,
     *,
     n_files: int = 1,
-    begins_late: bool = False,
+    lacks_first_frame: bool = False,
 ) -> tuple[str, ...]:
     """Return a note where times, (F,) in ps, repeat or go back; none if they are all the same.
 
-    `frame`: numbers of the frames; by default their places. `n_files`: how many files they are of.
-    `begins_late`: whether the trajectory's first frame is not among them.
+    `frame`: numbers of the frames; by default from 0. `n_files`: how many files they are from.
+    `lacks_first_frame`: whether the trajectory's first frame is not among them.
     """
-    steps = np.diff(time)
-    late_frames = np.flatnonzero(steps <= 0) + 1
-    if not len(late_frames) or not steps.any():
+    intervals_ps = np.diff(time)
+    unordered = np.flatnonzero(intervals_ps <= 0) + 1
+    if not len(unordered) or not intervals_ps.any():
         return ()
-    first = int(late_frames[0])
+    first = int(unordered[0])
     number = first if frame is None else int(frame[first])
-    n_late = len(late_frames)
-    more = f" ({plural(n_late, 'such frame')})" if n_late > 1 else ""
+    n_unordered = len(unordered)
+    count_text = f" ({plural(n_unordered, 'such frame')})" if n_unordered > 1 else ""
     advice = (
         "; if its source is several runs put into one file, give their files one by one, which are "
         "joined by their times, each frame once"
     )
-    if not begins_late and (time[late_frames] == time[0]).any():
+    if not lacks_first_frame and (time[unordered] == time[0]).any():
         advice = (
             f"; runs that all begin at {number_text(time[0])} ps are not told apart by times: "
             "write their frames with mdio.Writer, which gives them new ones (docs/continuing.md)"
         )
     return (
         f"times do not ascend: frame {number} lies at {number_text(time[first])} ps, behind one at "
-        f"{number_text(time[first - 1])} ps{more}{advice if n_files == 1 else ''}",
+        f"{number_text(time[first - 1])} ps{count_text}{advice if n_files == 1 else ''}",
     )
 
 
 def is_masked(values: Any) -> bool:
-    """Return whether an array has masked values, without importing what knows of masks."""
+    """Return whether an array has masked values, without importing ``numpy.ma``."""
     return "numpy.ma" in sys.modules and bool(np.ma.is_masked(values))
 
 
@@ -309,15 +308,15 @@ class Stretch:
 
     def __str__(self) -> str:
         """Return a sentence for messages."""
-        number = shift = ""
+        count_text = shift_text = ""
         if self.about > 1:
-            number = f", about {self.about:,} by its size and times"
+            count_text = f", about {self.about:,} by its size and times"
             n_missing = self.about - 1
-            shift = f", and those behind it had numbers higher by about {n_missing:,}"
+            shift_text = f", and those behind it had numbers higher by about {n_missing:,}"
         return (
             f"{self.path}: at least 1 frame ({self.nbytes:,} bytes, {number_text(self.after_ps)} "
-            f"to {number_text(self.before_ps)} ps) cannot be read{number}; it counts as frame "
-            f"{self.frame}{shift}"
+            f"to {number_text(self.before_ps)} ps) cannot be read{count_text}; it counts as frame "
+            f"{self.frame}{shift_text}"
         )
 
 
@@ -341,7 +340,7 @@ class Flaws(NamedTuple):
     """Notes on values that neither the format nor that of the source has, and on substitutes."""
 
 
-AS_STORED, NO_FLAWS = Rounding(), Flaws()
+NOT_ROUNDED, NO_FLAWS = Rounding(), Flaws()
 
 
 @dataclass(frozen=True, slots=True)
@@ -382,7 +381,7 @@ class TrajectoryInfo:
     """``NAME:LEVEL`` or the format's own (``xtc``); None where nothing is compressed."""
     precision: float | None = None
     """Step of the stored coordinates in angstrom; None where float32 are kept in full."""
-    rounding: Rounding = AS_STORED
+    rounding: Rounding = NOT_ROUNDED
     nbytes: int = 0
     """Bytes on disk."""
     source: Mapping[str, Any] | None = None
@@ -390,7 +389,7 @@ class TrajectoryInfo:
     flaws: Flaws = NO_FLAWS
 
     @classmethod
-    def of_block(cls, block: FrameBlock, layout: str, path: str, **more: Any) -> TrajectoryInfo:
+    def of_block(cls, block: FrameBlock, layout: str, path: str, **values: Any) -> TrajectoryInfo:
         """Return the information on a trajectory of the frames of a block, one at least."""
         times = block.time.tolist()
         has_fields = {f"has_{name}": getattr(block, name) is not None for name in FIELDS[1:]}
@@ -403,7 +402,7 @@ class TrajectoryInfo:
             time_first_ps=times[0],
             time_last_ps=times[-1],
             has_box=bool(block.box[0].any()),
-            **(has_fields | more),
+            **(has_fields | values),
         )
 
     @property
@@ -438,8 +437,8 @@ class TrajectoryInfo:
     @property
     def density(self) -> float | None:
         """Bytes on disk per atom and frame; None where they are not known."""
-        numbers = self.n_frames * self.n_atoms
-        return self.nbytes / numbers if self.nbytes and numbers else None
+        n_positions = self.n_frames * self.n_atoms
+        return self.nbytes / n_positions if self.nbytes and n_positions else None
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -454,8 +453,8 @@ class TrajectoryInfo:
 
 FrameData = dict[str, NDArray[Any]]
 """Columns by name, (F,) or (F, k): integers or floats of each frame."""
-MAX_COLUMNS = 64
-"""Values of a frame in one column."""
+MAX_COLUMN_VALUES = 64
+"""Most values of a frame in one column."""
 
 
 def columns_to_json(data: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
@@ -482,10 +481,10 @@ def columns_from_json(encoded: Any, n_frames: int, path: Any) -> FrameData:
 
 def _decode_column(column: Mapping[str, Any], n_frames: int) -> NDArray[Any]:
     dtype, shape = np.dtype(column["dtype"]), tuple(map(int, column["shape"]))
-    n_columns = int(np.prod(shape[1:], dtype=np.int64))
-    if dtype.kind not in "fiu" or shape[:1] != (n_frames,) or not 0 < n_columns <= MAX_COLUMNS:
+    n_values = int(np.prod(shape[1:], dtype=np.int64))
+    if dtype.kind not in "fiu" or shape[:1] != (n_frames,) or not 0 < n_values <= MAX_COLUMN_VALUES:
         raise ValueError(f"{dtype} of shape {shape} for {n_frames} frames")
-    nbytes = dtype.itemsize * n_frames * n_columns
+    nbytes = dtype.itemsize * n_frames * n_values
     raw = zlib.decompressobj().decompress(b64decode(column["zlib"]), nbytes)
     return np.frombuffer(raw, dtype).reshape(shape)
 

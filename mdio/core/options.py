@@ -1,6 +1,6 @@
-"""Options, each declared once: a field of a dataclass says what it means and how it is spelled.
+"""Options, each declared once, as a field of a dataclass.
 
-Command lines, signatures, docstrings, checks and recipes come from the fields.
+Command lines, signatures, docstrings, checks and recipes are made from these fields.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ ALLOWED_WITH = {"append": False, "follow": True}
 def option(text: str, spelled: str = "", default: Any = None, **properties: Any) -> Any:
     """Return a field that declares an option.
 
-    `text`: its help. `spelled`: its names on the command line and, last, that of its value (``-s
+    `text`: its help. `spelled`: its names on the command line, then the name of its value (``-s
     --top FILE``); an option without a value is a flag, one without a name exists in Python only.
     `properties`: ``kind``, how its text is parsed if that does not follow from its type
     (`mdio.cli.common.PARSER_ARGUMENTS`); ``choices``; ``values``, a flag for each of its values;
-    ``alone``, the name of a set of options of which only one may be given; ``named``, that
-    signatures show it; ``by_name``, that functions also take it by its name, not only in an object;
-    ``keys``, of a mapping; ``layout_specific``, that only some layouts have it; ``append``,
-    ``follow``: whether it may be given with these (`ALLOWED_WITH`).
+    ``alone``, the name of a set of options of which only one may be given; ``named``: signatures
+    show it; ``by_name``: functions take it as a keyword, too, not only in an object; ``keys``, of a
+    mapping; ``layout_specific``: only some layouts have it; ``append``, ``follow``: whether it may
+    be given with these (`ALLOWED_WITH`).
     """
     metadata = {"text": text, "spelled": spelled, **properties}
     if callable(default):
@@ -43,9 +43,9 @@ def option(text: str, spelled: str = "", default: Any = None, **properties: Any)
     return field(default=default, metadata=metadata)
 
 
-def declared_fields(*parts: Any) -> dict[str, Field[Any]]:
-    """Return the fields of dataclasses, or of their objects, by name."""
-    return {field.name: field for part in parts for field in fields(part)}
+def declared_fields(*option_sets: Any) -> dict[str, Field[Any]]:
+    """Return the fields of dataclasses, or of their instances, by name."""
+    return {field.name: field for option_set in option_sets for field in fields(option_set)}
 
 
 def spell_option(option: Field[Any], value: Any = None) -> str:
@@ -74,11 +74,11 @@ def allowed_with(option: Field[Any], mode: str) -> bool:
     return bool(option.metadata.get(mode, ALLOWED_WITH[mode]))
 
 
-def check_kinds(options: Any) -> None:
-    """Raise OptionError if an option has a value of another kind, or none of its choices.
+def check_types(options: Any) -> None:
+    """Raise OptionError if an option has a value of a wrong type, or none of its choices.
 
-    Numbers of NumPy become Python's. Choices that are looked up, such as layouts, are checked
-    there.
+    Numbers of NumPy become Python's. Choices that a function returns are checked where they are
+    used.
     """
     for option in fields(options):
         value = getattr(options, option.name)
@@ -96,51 +96,51 @@ def check_kinds(options: Any) -> None:
         raise OptionError(f"{option.name} is {value!r}{hint}; give one of {', '.join(names)}")
 
 
-def _expected(kinds: list[str], value: Any) -> str | None:
-    """Return what an option of these types takes in place of `value`; None if it takes that."""
-    is_text, has_words = isinstance(value, str), any("Literal" in kind for kind in kinds)
-    if "bool" in kinds:
+def _expected(types: list[str], value: Any) -> str | None:
+    """Return what to give in place of `value`; None if an option of these types accepts it."""
+    is_text, takes_words = isinstance(value, str), any("Literal" in kind for kind in types)
+    if "bool" in types:
         return None if value in (True, False) else "True or False"
-    if {*kinds} <= {"str", "None"}:
+    if {*types} <= {"str", "None"}:
         return None if is_text else "text"
-    if kinds[0].startswith("Sequence"):
+    if types[0].startswith("Sequence"):
         return "a list" if is_text else None
-    if not (has_words or {*kinds} <= {"int", "float", "None"}) or (has_words and is_text):
+    if not (takes_words or {*types} <= {"int", "float", "None"}) or (takes_words and is_text):
         return None
-    method = {"int": "__index__", "float": "__float__"}.get(kinds[0])
-    if method is None:
+    conversion = {"int": "__index__", "float": "__float__"}.get(types[0])
+    if conversion is None:
         return None
-    is_number = hasattr(value, method) and not hasattr(value, "ndim")
+    is_number = hasattr(value, conversion) and not hasattr(value, "ndim")
     if is_number and not isinstance(value, bool):
         return None
-    return "a whole number" if kinds[0] == "int" else "a number"
+    return "a whole number" if types[0] == "int" else "a number"
 
 
 def takes_options(
-    *parts: type,
+    *groups: type,
     objects: Mapping[str, type] = MappingProxyType({}),
     further_names: Callable[[Mapping[str, Any]], Collection[str]] = lambda _: (),
     replacements: Mapping[str, str] = MappingProxyType({}),
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Document the ``**options`` of a function, which are fields of `parts`, and check their names.
+    """Document the ``**options`` of a function, fields of `groups`, and check their names.
 
     Its signature shows the options that are used most (``named``); in its docstring, a list of all
-    replaces ``<options>``. Any other name is an OptionError. `objects`: parts that the function
+    replaces ``<options>``. Any other name is an OptionError. `objects`: groups that the function
     takes as objects, by the names of these arguments. Their fields that should not be given by
     their own names are put into the object, with a DeprecationWarning. `further_names`: returns
     names that may be given beside these arguments. `replacements`: what to give for names that it
     does not have.
     """
-    declared = declared_fields(*parts)
+    declared = declared_fields(*groups)
 
-    def decorated(function: Callable[P, R]) -> Callable[P, R]:
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
         own_signature = inspect.signature(function)
         parameters = list(own_signature.parameters.values())
         names = {p.name for p in parameters if p.kind is not p.VAR_KEYWORD}
         names |= declared.keys() | objects.keys()
 
         @wraps(function)
-        def checked(*args: P.args, **keywords: P.kwargs) -> R:
+        def call_checked(*args: P.args, **keywords: P.kwargs) -> R:
             unknown = keywords.keys() - names
             allowed = {*names, *further_names(keywords)} if unknown else names
             for name in unknown - allowed:
@@ -151,8 +151,8 @@ def takes_options(
                         hint = f"; it describes the source: {option.name}={{{name!r}: ...}}"
                 function_name = function.__qualname__.removesuffix(".__init__")
                 raise OptionError(f"{function_name} has no option {name!r}{hint}")
-            for name, part in objects.items():
-                _put_into(part, name, keywords)
+            for name, group in objects.items():
+                _move_into_object(group, name, keywords)
             progress = keywords.get("progress")
             if progress is not None and not callable(progress):
                 raise OptionError(f"progress is {progress!r}; give a function, or mdio.ProgressBar")
@@ -170,51 +170,51 @@ def takes_options(
         signature = own_signature.replace(
             parameters=[*parameters[:-1], *named_options, *shown_objects, parameters[-1]]
         )
-        vars(checked).update(__signature__=signature, option_names=names)
-        text = _options_text(parts, objects)
-        checked.__doc__ = (function.__doc__ or "").replace("<options>", text)
-        return checked
+        vars(call_checked).update(__signature__=signature, option_names=names)
+        text = _options_text(groups, objects)
+        call_checked.__doc__ = (function.__doc__ or "").replace("<options>", text)
+        return call_checked
 
-    return decorated
+    return decorate
 
 
-def _has_own_name(option: Field[Any]) -> bool:
+def _is_keyword(option: Field[Any]) -> bool:
     return bool(option.metadata.get("named") or option.metadata.get("by_name"))
 
 
-def _put_into(part: Any, name: str, keywords: dict[str, Any]) -> None:
-    """Put options of `part` that have no names of their own into the object `keywords[name]`."""
+def _move_into_object(group: Any, name: str, keywords: dict[str, Any]) -> None:
+    """Put options of `group` that have no names of their own into the object `keywords[name]`."""
     options: Any = keywords.get(name)
-    if not (options is None or isinstance(options, part)):
-        raise OptionError(f"{name} is {options!r}; give mdio.{part.__name__}(...)")
-    own_options = {option.name: option for option in fields(part) if option.name in keywords}
+    if not (options is None or isinstance(options, group)):
+        raise OptionError(f"{name} is {options!r}; give mdio.{group.__name__}(...)")
+    own_options = {option.name: option for option in fields(group) if option.name in keywords}
     changed = [] if options is None else non_defaults(options)
     for key in {option.name for option, _ in changed} & own_options.keys():
         raise OptionError(f"{key} is given twice: by itself and in {name}; give it once")
-    deprecated = [key for key, option in own_options.items() if not _has_own_name(option)]
+    deprecated = [key for key, option in own_options.items() if not _is_keyword(option)]
     if deprecated:
         text = ", ".join(f"{key}={keywords[key]!r}" for key in deprecated)
         warnings.warn(
-            f"give {name}=mdio.{part.__name__}({text}); by itself, the next version of mdio does "
+            f"give {name}=mdio.{group.__name__}({text}); by itself, the next version of mdio does "
             f"not take {' and '.join(deprecated)}",
             DeprecationWarning,
             stacklevel=3,
         )
         values = {key: keywords.pop(key) for key in deprecated}
-        keywords[name] = part(**values) if options is None else replace(options, **values)
+        keywords[name] = group(**values) if options is None else replace(options, **values)
 
 
-def _options_text(parts: tuple[type, ...], objects: Mapping[str, type]) -> str:
+def _options_text(groups: tuple[type, ...], objects: Mapping[str, type]) -> str:
     lines = []
-    argument_of = {part: name for name, part in objects.items()}
-    for part in parts:
-        heading = (part.__doc__ or "").partition("\n")[0]
-        if (name := argument_of.get(part)) is not None:
-            own_names = [option.name for option in fields(part) if _has_own_name(option)]
-            heading += f" As ``{name}=mdio.{part.__name__}(...)``; by themselves, too: "
+    argument_of = {group: name for name, group in objects.items()}
+    for group in groups:
+        heading = (group.__doc__ or "").partition("\n")[0]
+        if (name := argument_of.get(group)) is not None:
+            own_names = [option.name for option in fields(group) if _is_keyword(option)]
+            heading += f" As ``{name}=mdio.{group.__name__}(...)``; by themselves, too: "
             heading += f"{', '.join(own_names)}."
         lines += [*textwrap.wrap(heading, 88), ""]
-        for option in fields(part):
+        for option in fields(group):
             value = "False: " if option.default is True else ""
             text = f"- ``{option.name}``: {value}{option.metadata['text']}"
             lines += textwrap.wrap(text, 88, subsequent_indent="  ", break_on_hyphens=False)
@@ -222,11 +222,11 @@ def _options_text(parts: tuple[type, ...], objects: Mapping[str, type]) -> str:
     return "\n        ".join(lines).rstrip()
 
 
-def build_parts(parts: tuple[type, ...], options: Mapping[str, Any]) -> tuple[Any, ...]:
+def build_options(groups: tuple[type, ...], options: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return an object of each dataclass, made from its options among `options`."""
     objects = []
-    for part in parts:
-        declared = declared_fields(part)
+    for group in groups:
+        declared = declared_fields(group)
         values = {name: options[name] for name in declared.keys() & options.keys()}
         for name, value in values.items():
             if declared[name].metadata.get("kind") == "nbytes" and isinstance(value, str):
@@ -234,12 +234,12 @@ def build_parts(parts: tuple[type, ...], options: Mapping[str, Any]) -> tuple[An
                     values[name] = nbytes_from(value)
                 except ValueError as error:
                     raise OptionError(f"{name}: {error}") from None
-        objects.append(part(**values))
-        check_kinds(objects[-1])
+        objects.append(group(**values))
+        check_types(objects[-1])
     return tuple(objects)
 
 
-def kinds_of(factory: Callable[..., Any], argument: str) -> set[str]:
+def argument_types(factory: Callable[..., Any], argument: str) -> set[str]:
     """Return the names of the types of an argument: those annotated, else that of its default.
 
     None is among them where it is the default, and float where a default alone is an integer.
@@ -252,24 +252,24 @@ def kinds_of(factory: Callable[..., Any], argument: str) -> set[str]:
     if annotation in (parameter.empty, Any, "Any"):
         return {"int", "float"} if type(default) is int else {type(default).__name__}
     text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
-    kinds = {*re.sub(r"^(?:typing\.)?Optional\[(.*)\]$", r"\1 | None", text).split(" | ")}
-    return kinds | {"None"} if default is None else kinds
+    types = {*re.sub(r"^(?:typing\.)?Optional\[(.*)\]$", r"\1 | None", text).split(" | ")}
+    return types | {"None"} if default is None else types
 
 
-def call_with(factory: Callable[..., R], name: str, arguments: Mapping[str, Any]) -> R:
+def call_factory(factory: Callable[..., R], name: str, arguments: Mapping[str, Any]) -> R:
     """Call a class of another package with `arguments`; raises PlanError if it refuses them.
 
     A value that is no number, or not True or False, where its signature has one is refused here.
     """
     for key, value in arguments.items():
-        kinds, expected = kinds_of(factory, key), ""
-        if value is None and "None" in kinds:
+        types, expected = argument_types(factory, key), ""
+        if value is None and "None" in types:
             continue
         is_text, is_float = isinstance(value, str | None), isinstance(value, float)
-        if kinds == {"bool"} and (is_text or isinstance(value, int | float)):
+        if types == {"bool"} and (is_text or isinstance(value, int | float)):
             expected = "" if value in (True, False) else "True or False"
-        elif kinds & {"int", "float"} and kinds <= {"int", "float", "None"}:
-            is_whole = "float" not in kinds
+        elif types & {"int", "float"} and types <= {"int", "float", "None"}:
+            is_whole = "float" not in types
             if is_text or isinstance(value, bool) or (is_whole and is_float):
                 expected = "a whole number" if is_whole else "a number"
         if expected:

@@ -12,33 +12,32 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
-TERMINATING = (signal.SIGTERM, signal.SIGHUP)
+TERMINATION_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 """Signals that end a process that does not handle them."""
-ENDING = (signal.SIGINT, *TERMINATING)
+ENDING_SIGNALS = (signal.SIGINT, *TERMINATION_SIGNALS)
 """Signals that handlers of the parent may turn into exceptions."""
-FORWARD_S = 0.5
-"""Time for a launcher to read a rank's last message: it drops unread output when the program
-ends."""
+LAUNCHER_READ_S = 0.5
+"""Time for a launcher to read a rank's last message: it drops unread output at the end."""
 
 _received: list[int] = []
-"""Signals that `terminations_raised` has turned into exceptions, while these are on their way."""
+"""Signals whose exceptions `signals_as_exceptions` has raised and nothing has handled yet."""
 
 
 @contextlib.contextmanager
-def terminations_raised(note: str = "") -> Iterator[None]:
+def signals_as_exceptions(note: str = "") -> Iterator[None]:
     """Turn the signals that end a process into SystemExit, unless other code handles them.
 
     Python swallows the exception if it is raised within a finaliser or a callback of a weak
     reference, which libraries use. So loops call `raise_received_signal`, and so does the
     end of the block. `note`: added to the exception that is raised there.
     """
-    replaced: dict[int, Any] = {}
+    former: dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():
-        defaults: dict[int, Any] = dict.fromkeys(TERMINATING, signal.SIG_DFL)
+        defaults: dict[int, Any] = dict.fromkeys(TERMINATION_SIGNALS, signal.SIG_DFL)
         defaults[signal.SIGINT] = signal.default_int_handler  # raises KeyboardInterrupt
-        replaced = {n: handler for n, handler in defaults.items() if signal.getsignal(n) == handler}
-    for number in replaced:
-        signal.signal(number, _raise)
+        former = {n: handler for n, handler in defaults.items() if signal.getsignal(n) == handler}
+    for number in former:
+        signal.signal(number, _raise_exception)
     former_hook = sys.unraisablehook
 
     def print_others(swallowed: Any) -> None:
@@ -51,13 +50,13 @@ def terminations_raised(note: str = "") -> Iterator[None]:
         raise_received_signal(note)
     finally:
         sys.unraisablehook = former_hook
-        for number, handler in replaced.items():
+        for number, handler in former.items():
             signal.signal(number, handler)
-        if replaced:
+        if former:
             _received.clear()
 
 
-def _raise(number: int, _frame: FrameType | None) -> None:
+def _raise_exception(number: int, _frame: FrameType | None) -> None:
     if number != signal.SIGINT:
         signal.signal(number, signal.SIG_IGN)  # a second one must not interrupt the clean-up
     _received.append(number)
@@ -71,16 +70,16 @@ def raise_received_signal(note: str = "") -> None:
     """
     if _received and threading.current_thread() is threading.main_thread():
         is_interrupt = _received[0] == signal.SIGINT
-        end = KeyboardInterrupt() if is_interrupt else SystemExit(128 + _received[0])
+        exit_exception = KeyboardInterrupt() if is_interrupt else SystemExit(128 + _received[0])
         if note:
-            end.add_note(note)
-        raise end
+            exit_exception.add_note(note)
+        raise exit_exception
 
 
 @contextlib.contextmanager
-def _handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+def _handling_signals(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     """Have `handler` called on signals that end a program."""
-    old_handlers = {number: signal.signal(number, handler) for number in ENDING}
+    old_handlers = {number: signal.signal(number, handler) for number in ENDING_SIGNALS}
     try:
         yield
     finally:
@@ -89,24 +88,24 @@ def _handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]
 
 
 @contextlib.contextmanager
-def ending_signals_noted() -> Iterator[threading.Event]:
+def stop_event_on_signals() -> Iterator[threading.Event]:
     """Yield an event, which the first signal that would end the program sets; a second ends it."""
-    received = threading.Event()
+    stop_event = threading.Event()
 
-    def receive(number: int, _frame: FrameType | None) -> None:
-        if received.is_set():
+    def set_event(number: int, _frame: FrameType | None) -> None:
+        if stop_event.is_set():
             raise SystemExit(128 + number)
-        received.set()
+        stop_event.set()
 
-    with _handled(receive):
-        yield received
+    with _handling_signals(set_event):
+        yield stop_event
 
 
 @contextlib.contextmanager
 def ending_signals_left_to_rank_0(grace_s: float) -> Iterator[None]:
     """Let rank 0 end the program on a signal that all ranks get, since it reports what is kept.
 
-    This rank says so and ends by itself if it still runs after `grace_s`.
+    If this rank still runs after `grace_s`, it prints a message and ends by itself.
     """
 
     def end(number: int) -> None:
@@ -116,7 +115,7 @@ def ending_signals_left_to_rank_0(grace_s: float) -> Iterator[None]:
         since = f"since rank 0 did not end within {grace_s:g} s"
         sys.stderr.write(f"{describe_process()}: ended by {name}, {since}\n")
         sys.stderr.flush()
-        time.sleep(FORWARD_S)
+        time.sleep(LAUNCHER_READ_S)
         os._exit(128 + number)
 
     def wait_for_rank_0(number: int, _frame: FrameType | None) -> None:
@@ -124,7 +123,7 @@ def ending_signals_left_to_rank_0(grace_s: float) -> Iterator[None]:
         deadline.daemon = True
         deadline.start()
 
-    with _handled(wait_for_rank_0):
+    with _handling_signals(wait_for_rank_0):
         yield
 
 
@@ -134,7 +133,7 @@ def termination_signals_blocked() -> Iterator[None]:
 
     An exception of a handler while Python forks would only be printed, and the signal be lost.
     """
-    old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+    old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING_SIGNALS)
     try:
         yield
     finally:
@@ -143,4 +142,4 @@ def termination_signals_blocked() -> Iterator[None]:
 
 def unblock_termination_signals() -> None:
     """Release held signals; to be called first in a child, which inherits the mask."""
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING_SIGNALS)

@@ -1,4 +1,4 @@
-"""Reports of storage that does not answer: a thread watches what the others wait for.
+"""Reports of storage that does not answer: a thread watches the calls of the others.
 
 A read from a lost server can hang for minutes without an error, and nobody can see why the program
 makes no progress. `StallWatch` looks every few seconds at what each thread waits for. A thread that
@@ -24,7 +24,7 @@ STALL_TIMEOUT_S = 60.0
 MAX_POLL_S = 5.0
 
 
-class Wait(NamedTuple):
+class PendingCall(NamedTuple):
     """A call in progress."""
 
     operation: str
@@ -45,27 +45,27 @@ class Wait(NamedTuple):
         return f"{self.operation} {file}"
 
 
-class Waits:
-    """The call in progress of each thread.
+class PendingCalls:
+    """The calls in progress, one a thread.
 
     Reads, which may take a microsecond, are noted only while a `StallWatch` watches (`n_watches`).
     """
 
     def __init__(self) -> None:
         self.n_watches = 0
-        self.by_thread: dict[int, Wait] = {}
+        self.by_thread: dict[int, PendingCall] = {}
         self._numbers = count()
 
     def begin(self, operation: str, file: Path | int) -> None:
         """Note that this thread begins a call."""
-        self.by_thread[get_ident()] = Wait(operation, file, next(self._numbers))
+        self.by_thread[get_ident()] = PendingCall(operation, file, next(self._numbers))
 
     def end(self) -> None:
         """Note that this thread's call has ended."""
         self.by_thread.pop(get_ident(), None)
 
 
-waits = Waits()
+pending_calls = PendingCalls()
 
 
 class StallWatch:
@@ -83,26 +83,26 @@ class StallWatch:
     ) -> None:
         self.timeout_s = timeout_s
         self.abort_s = abort_s
-        self._report = report or _print
+        self._report = report or _print_to_stderr
         self._poll_s = min(MAX_POLL_S, timeout_s / 4, (abort_s or timeout_s) / 4)
         self._stopped = threading.Event()
-        self._waiting: dict[int, tuple[Wait, float, int]] = {}
+        self._watched_calls: dict[int, tuple[PendingCall, float, int]] = {}
         """By thread: its call, since when it waits for that, and the number of the next report."""
-        waits.n_watches += 1
-        self._begin()
+        pending_calls.n_watches += 1
+        self._start_thread()
         if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._begin)
+            os.register_at_fork(after_in_child=self._start_thread)
 
-    def _begin(self) -> None:
+    def _start_thread(self) -> None:
         if not self._stopped.is_set():
-            self._waiting = {}
-            waits.by_thread.clear()  # of the parent's threads, after a fork
+            self._watched_calls = {}
+            pending_calls.by_thread.clear()  # of the parent's threads, after a fork
             threading.Thread(target=self._watch, name="mdio stalls", daemon=True).start()
 
     def stop(self) -> None:
         """Stop watching."""
         if not self._stopped.is_set():
-            waits.n_watches -= 1
+            pending_calls.n_watches -= 1
         self._stopped.set()
 
     def _watch(self) -> None:
@@ -111,25 +111,25 @@ class StallWatch:
 
     def check_threads(self, now_s: float) -> None:
         """Check all threads once, and report those that have waited for too long."""
-        waiting: dict[int, tuple[Wait, float, int]] = {}
-        for thread, wait in list(waits.by_thread.items()):
-            last = self._waiting.get(thread)
-            if last is None or last[0] != wait:
-                waiting[thread] = wait, now_s, 1
+        watched_calls: dict[int, tuple[PendingCall, float, int]] = {}
+        for thread, call in list(pending_calls.by_thread.items()):
+            last = self._watched_calls.get(thread)
+            if last is None or last[0] != call:
+                watched_calls[thread] = call, now_s, 1
                 continue
             _, since_s, n_report = last
             waited_s = now_s - since_s
             if waited_s >= n_report * self.timeout_s:
-                self._report(f"{describe_process()}: {wait} has taken {waited_s:.0f} s; {WAITING}")
+                self._report(f"{describe_process()}: {call} has taken {waited_s:.0f} s; {STALLED}")
                 n_report += 1
             if self.abort_s is not None and waited_s >= self.abort_s:
                 self._report(
-                    f"{describe_process()}: {wait} has taken {waited_s:.0f} s: ended, "
+                    f"{describe_process()}: {call} has taken {waited_s:.0f} s: ended, "
                     "as --stall-abort asks; what was being written stays under its temporary name"
                 )
                 _abort()
-            waiting[thread] = wait, since_s, n_report
-        self._waiting = waiting
+            watched_calls[thread] = call, since_s, n_report
+        self._watched_calls = watched_calls
 
 
 LOST_MOUNT = {errno.ENOTCONN, errno.ESTALE, errno.ETIMEDOUT, errno.ESHUTDOWN, errno.EHOSTDOWN}
@@ -137,7 +137,7 @@ LOST_MOUNT = {errno.ENOTCONN, errno.ESTALE, errno.ETIMEDOUT, errno.ESHUTDOWN, er
 LOST_STORAGE = LOST_MOUNT | {errno.EIO}
 """Error numbers of the system for a lost mount or a failing disk."""
 
-WAITING = "the storage does not answer, still waiting"
+STALLED = "the storage does not answer, still waiting"
 
 
 def describe_process() -> str:
@@ -147,17 +147,17 @@ def describe_process() -> str:
     return f"mdio on {host}" if rank is None else f"mdio, rank {rank} on {host}"
 
 
-def lost_mount(error: BaseException | None) -> str:
-    """Return `` on HOST``, for a message, if an error comes from storage that this machine lost."""
-    return f" on {os.uname().nodename}" if _is_one_of(LOST_STORAGE, error) else ""
+def lost_storage_text(error: BaseException | None) -> str:
+    """Return `` on HOST``, for a message, if an error comes from lost or failing storage."""
+    return f" on {os.uname().nodename}" if _has_errno(LOST_STORAGE, error) else ""
 
 
-def is_mount_gone(error: BaseException) -> bool:
+def is_mount_lost(error: BaseException) -> bool:
     """Return whether an error comes from a lost mount, so that the file may be intact."""
-    return _is_one_of(LOST_MOUNT, error)
+    return _has_errno(LOST_MOUNT, error)
 
 
-def _is_one_of(numbers: Set[int], error: BaseException | None) -> bool:
+def _has_errno(numbers: Set[int], error: BaseException | None) -> bool:
     while error is not None:
         if isinstance(error, OSError) and error.errno in numbers:
             return True
@@ -165,7 +165,7 @@ def _is_one_of(numbers: Set[int], error: BaseException | None) -> bool:
     return False
 
 
-def _print(text: str) -> None:
+def _print_to_stderr(text: str) -> None:
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()
 

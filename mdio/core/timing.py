@@ -60,7 +60,7 @@ def worker_name() -> str:
 
 
 class Stopwatch:
-    """Gives the seconds since it was last asked."""
+    """Measures the seconds between calls of `lap`."""
 
     __slots__ = ("_last_s",)
 
@@ -291,8 +291,8 @@ def stragglers(workers: Sequence[WorkerTiming]) -> list[dict[str, Any]]:
     medians_s = {cause: median(map(time_of, workers)) for cause, time_of in CAUSES.items()}
     slow_workers = []
     for worker in workers:
-        beyond_s = worker.t_own_s - median_s
-        if beyond_s < max(MIN_STRAGGLER_S, (STRAGGLER_FACTOR - 1) * median_s):
+        slower_by_s = worker.t_own_s - median_s
+        if slower_by_s < max(MIN_STRAGGLER_S, (STRAGGLER_FACTOR - 1) * median_s):
             continue
         excess_s = {name: time_of(worker) - medians_s[name] for name, time_of in CAUSES.items()}
         cause = max(excess_s, key=lambda name: excess_s[name])
@@ -301,7 +301,7 @@ def stragglers(workers: Sequence[WorkerTiming]) -> list[dict[str, Any]]:
                 "worker": worker.worker,
                 "rank": worker.rank,
                 "t_own_s": worker.t_own_s,
-                "beyond_median_s": beyond_s,
+                "beyond_median_s": slower_by_s,
                 "times_median": worker.t_own_s / median_s if median_s > 0 else None,
                 "cause": cause,
                 "cause_beyond_s": excess_s[cause],
@@ -313,11 +313,11 @@ def stragglers(workers: Sequence[WorkerTiming]) -> list[dict[str, Any]]:
 
 def timing_record(result: Any) -> dict[str, Any]:
     """Return the record of the times of the result of an analysis; see the module."""
-    numbers = result.to_json()
+    values = result.to_json()
     record = {
         "schema": SCHEMA,
-        **numbers,
-        "t_total_s": numbers["t_total_max_s"],
+        **values,
+        "t_total_s": values["t_total_max_s"],
         "ranks": [worker.to_json() for worker in result.ranks],
         "stragglers": stragglers(result.ranks),
         "timings": [timing.to_json() for timing in result.timings],

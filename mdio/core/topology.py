@@ -44,13 +44,13 @@ def find_molecules(
     from scipy.sparse.csgraph import breadth_first_order, connected_components
 
     pairs = np.asarray(bonds, np.int64).reshape(-1, 2)
-    edge_weights, shape = np.ones(len(pairs), np.int8), (n_atoms + 1, n_atoms + 1)
-    graph = coo_array((edge_weights, (pairs[:, 0], pairs[:, 1])), shape)
+    weights, shape = np.ones(len(pairs), np.int8), (n_atoms + 1, n_atoms + 1)
+    graph = coo_array((weights, (pairs[:, 0], pairs[:, 1])), shape)
     molecules = connected_components(graph, directed=False)[1][:n_atoms].astype(np.int64)
     # One tree for all: a root that is bound to the first atom of each molecule.
     firsts = np.unique(molecules, return_index=True)[1]
-    ends = np.concatenate([pairs, np.stack([np.full_like(firsts, n_atoms), firsts], axis=1)])
-    graph = coo_array((np.ones(len(ends), np.int8), (ends[:, 0], ends[:, 1])), shape)
+    edges = np.concatenate([pairs, np.stack([np.full_like(firsts, n_atoms), firsts], axis=1)])
+    graph = coo_array((np.ones(len(edges), np.int8), (edges[:, 0], edges[:, 1])), shape)
     order, parents = breadth_first_order(graph.tocsr(), n_atoms, directed=False)
     order = order[1:].astype(np.int64)
     order = order[np.argsort(molecules[order], kind="stable")]
@@ -160,7 +160,7 @@ class Topology:
         return None if parents is None else column.take(parents)
 
     def differing_names(self, other: Topology) -> tuple[NDArray[np.int64], bool]:
-        """Return the atoms whose names, or those of their residues, are others in `other`.
+        """Return the atoms whose names, or those of their residues, differ in `other`.
 
         Also whether it has the same names in another order. What one of them lacks is not compared.
         """
@@ -169,10 +169,10 @@ class Topology:
             own_values, others = self.per_atom(name), other.per_atom(name)
             if isinstance(own_values, Texts) and isinstance(others, Texts):
                 codes = {text: code for code, text in enumerate(own_values.table)}
-                of_table = np.array([codes.get(text, -1) for text in others.table], np.int64)
-                pair = np.stack([own_values.codes.astype(np.int64), of_table[others.codes]])
-                differs |= pair[0] != pair[1]
-                keys = keys * (len(codes) + 1) + pair
+                own_codes = np.array([codes.get(text, -1) for text in others.table], np.int64)
+                code_pairs = np.stack([own_values.codes.astype(np.int64), own_codes[others.codes]])
+                differs |= code_pairs[0] != code_pairs[1]
+                keys = keys * (len(codes) + 1) + code_pairs
         atoms = np.flatnonzero(differs)
         return atoms, bool(atoms.size) and np.array_equal(*np.sort(keys))
 
@@ -222,8 +222,8 @@ class Topology:
         return b"".join((MAGIC, size, head, zlib.compress(b"".join(parts), 1)))
 
     @classmethod
-    def from_bytes(cls, data: bytes, holder: str) -> Topology:
-        """Return the topology that `to_bytes` stored; `holder`: the file, for messages.
+    def from_bytes(cls, data: bytes, path: str) -> Topology:
+        """Return the topology that `to_bytes` stored; `path`: the file, for messages.
 
         Raises CorruptLayoutError: these bytes are no topology.
         """
@@ -236,14 +236,14 @@ class Topology:
             if type(n_atoms) is not int or n_atoms < 0:
                 raise ValueError(f"{n_atoms!r} atoms")
             sizes = [_nbytes(row) for row in rows]
-            flat = zlib.decompressobj().decompress(data[end:], sum(sizes) + 1)
-            if len(flat) != sum(sizes):
-                raise ValueError(f"{len(flat)} bytes of {sum(sizes)}")
+            raw = zlib.decompressobj().decompress(data[end:], sum(sizes) + 1)
+            if len(raw) != sum(sizes):
+                raise ValueError(f"{len(raw)} bytes of {sum(sizes)}")
             columns: dict[str, NDArray[Any] | Texts] = {}
             offset = 0
             for row, size in zip(rows, sizes, strict=True):
                 values = np.frombuffer(
-                    flat, row["dtype"], size // np.dtype(row["dtype"]).itemsize, offset
+                    raw, row["dtype"], size // np.dtype(row["dtype"]).itemsize, offset
                 )
                 values = values.reshape(row["shape"])
                 offset += size
@@ -255,7 +255,7 @@ class Topology:
             topology.check()
         except DAMAGE_ERRORS as error:
             raise CorruptLayoutError(
-                f"{holder}: its topology cannot be read ({' '.join(str(error).split())[:200]}); "
+                f"{path}: its topology cannot be read ({' '.join(str(error).split())[:200]}); "
                 "convert the source again, or name a topology with -s/--top"
             ) from error
         return topology
@@ -269,7 +269,7 @@ class Topology:
         names = (*RESIDUES, SEGINDEX) if index == RESINDEX else SEGMENTS
         columns = [self.columns[name] for name in names if name in self.columns]
         sizes = [len(_codes(column)) for column in columns]
-        return max([0 if parents is None else _highest(parents) + 1, *sizes])
+        return max([0 if parents is None else _max_or_minus_1(parents) + 1, *sizes])
 
     def check(self) -> None:
         """Raise ValueError unless columns have the right types and fit each other."""
@@ -306,11 +306,11 @@ def _codes(column: NDArray[Any] | Texts) -> NDArray[Any]:
 
 def _check_range(name: str, values: NDArray[Any], end: int) -> None:
     """Raise ValueError unless all are integers from 0 to ``end - 1``: others count from the end."""
-    if values.dtype.kind not in "iu" or _highest(values) >= end or values.min(initial=0) < 0:
+    if values.dtype.kind not in "iu" or _max_or_minus_1(values) >= end or values.min(initial=0) < 0:
         raise ValueError(f"{name} must be integers from 0 to {end - 1}")
 
 
-def _highest(values: NDArray[Any]) -> int:
+def _max_or_minus_1(values: NDArray[Any]) -> int:
     return int(values.max()) if values.size else -1
 
 
@@ -339,7 +339,7 @@ class Residues(NamedTuple):
     names: Texts | None
     """The name of each residue, (R,); `Texts.values` has them as text."""
     classes: Mapping[str, Sequence[str]]
-    """Which names are those of protein, nucleic acid, water."""
+    """Names of residues of protein, nucleic acid and water, by class."""
 
     def take(self, atoms: AtomIndices | None) -> Residues:
         """Return the residues of some of the atoms; None = all."""
@@ -347,19 +347,19 @@ class Residues(NamedTuple):
 
     @property
     def neighbours(self) -> NDArray[np.int64]:
-        """Indices of atoms that are in one molecule with the next, (n,).
+        """Indices of atoms that are in the same molecule as the next atom, (n,).
 
         That is, in one residue, or in neighbouring residues of a chain of protein or nucleic acid.
         """
-        step = np.diff(self.of_atoms)
-        is_neighbour = step == 0
+        residue_steps = np.diff(self.of_atoms)
+        is_neighbour = residue_steps == 0
         if self.names is not None:
             polymers = {*self.classes.get("protein", ()), *self.classes.get("nucleic", ())}
             is_polymer = np.array([name in polymers for name in self.names.table], bool)
             in_chain, segments = is_polymer[self.names.codes], self.segments
             first, second = self.of_atoms[:-1], self.of_atoms[1:]
             same_segment = True if segments is None else segments[first] == segments[second]
-            is_neighbour |= (step == 1) & same_segment & in_chain[first] & in_chain[second]
+            is_neighbour |= (residue_steps == 1) & same_segment & in_chain[first] & in_chain[second]
         return np.flatnonzero(is_neighbour)
 
 
@@ -390,7 +390,7 @@ def select(topology: Topology, selection: str) -> NDArray[np.int64] | None:
     """
     tokens = deque(selection.replace("(", " ( ").replace(")", " ) ").split())
     try:
-        mask = _expression(topology, tokens, 0)
+        mask = _evaluate_expression(topology, tokens, 0)
         if tokens:
             return None
     except (_NotSimpleError, IndexError):
@@ -398,44 +398,44 @@ def select(topology: Topology, selection: str) -> NDArray[np.int64] | None:
     return np.flatnonzero(mask).astype(np.int64)
 
 
-def _expression(topology: Topology, tokens: deque[str], precedence: int) -> Mask:
+def _evaluate_expression(topology: Topology, tokens: deque[str], precedence: int) -> Mask:
     """Return the atoms of an expression; `and` and `or` have the precedence 3."""
-    mask = _term(topology, tokens)
+    mask = _evaluate_term(topology, tokens)
     while tokens and tokens[0] in OPERATORS and precedence <= 3:
         is_and = tokens.popleft() == "and"
-        operand = _expression(topology, tokens, 4)
+        operand = _evaluate_expression(topology, tokens, 4)
         mask = mask & operand if is_and else mask | operand
     return mask
 
 
-def _term(topology: Topology, tokens: deque[str]) -> Mask:
-    word = tokens.popleft()
-    if word == "(":
-        mask = _expression(topology, tokens, 0)
+def _evaluate_term(topology: Topology, tokens: deque[str]) -> Mask:
+    token = tokens.popleft()
+    if token == "(":
+        mask = _evaluate_expression(topology, tokens, 0)
         if tokens.popleft() != ")":
             raise _NotSimpleError
         return mask
-    if word == "not":
-        return ~_expression(topology, tokens, 5)
-    if word == "byres":
+    if token == "not":
+        return ~_evaluate_expression(topology, tokens, 5)
+    if token == "byres":
         residue_of_atom = _numbers(topology, RESINDEX)
-        residues = residue_of_atom[_expression(topology, tokens, 1)]
+        residues = residue_of_atom[_evaluate_expression(topology, tokens, 1)]
         return np.isin(residue_of_atom, residues)
-    if word == "all":
+    if token == "all":
         return np.ones(topology.n_atoms, bool)
-    if word == "backbone":
-        names = _matching(topology, "names", BACKBONE, exactly=True)
-        return names & _class_mask(topology, "protein")
-    if word in ("protein", "nucleic", "water"):
-        return _class_mask(topology, word)
-    if word in TEXT_KEYWORDS:
-        return _matching(topology, TEXT_KEYWORDS[word], _values(tokens))
-    if word in ("resid", "index", "bynum"):
-        return _in_ranges(topology, word, _values(tokens))
+    if token == "backbone":
+        names = _mask_of_matches(topology, "names", BACKBONE, exactly=True)
+        return names & _mask_of_class(topology, "protein")
+    if token in ("protein", "nucleic", "water"):
+        return _mask_of_class(topology, token)
+    if token in TEXT_KEYWORDS:
+        return _mask_of_matches(topology, TEXT_KEYWORDS[token], _take_values(tokens))
+    if token in ("resid", "index", "bynum"):
+        return _mask_of_ranges(topology, token, _take_values(tokens))
     raise _NotSimpleError
 
 
-def _values(tokens: deque[str]) -> list[str]:
+def _take_values(tokens: deque[str]) -> list[str]:
     """Remove and return the values after a keyword; what may be another keyword is not simple."""
     values = []
     while tokens and tokens[0] not in (*OPERATORS, "not", "byres", "(", ")", *KEYWORDS):
@@ -448,13 +448,13 @@ def _values(tokens: deque[str]) -> list[str]:
     return values
 
 
-def _class_mask(topology: Topology, name: str) -> Mask:
+def _mask_of_class(topology: Topology, name: str) -> Mask:
     if name not in topology.classes:
         raise _NotSimpleError
-    return _matching(topology, "resnames", topology.classes[name], exactly=True)
+    return _mask_of_matches(topology, "resnames", topology.classes[name], exactly=True)
 
 
-def _matching(
+def _mask_of_matches(
     topology: Topology, column: str, values: list[str] | tuple[str, ...], *, exactly: bool = False
 ) -> Mask:
     """Return a mask of the atoms whose text matches one of `values`, which may have wildcards."""
@@ -476,14 +476,14 @@ def _numbers(topology: Topology, column: str) -> NDArray[np.int64]:
     return values.astype(np.int64)
 
 
-def _in_ranges(topology: Topology, word: str, values: list[str]) -> Mask:
-    if word == "resid":
+def _mask_of_ranges(topology: Topology, keyword: str, values: list[str]) -> Mask:
+    if keyword == "resid":
         numbers = _numbers(topology, "resids")
         icodes = topology.texts("icodes")
         if icodes is not None and any(text.strip() for text in icodes.table):
             raise _NotSimpleError
     else:
-        numbers = np.arange(topology.n_atoms) + (word == "bynum")
+        numbers = np.arange(topology.n_atoms) + (keyword == "bynum")
     mask = np.zeros(topology.n_atoms, bool)
     for value in values:
         match = RANGE.fullmatch(value)

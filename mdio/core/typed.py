@@ -1,4 +1,4 @@
-"""Dataclasses from the plain values of a JSON or TOML file, every value checked.
+"""Dataclasses made from the values of a JSON or TOML file, every value checked.
 
 The type of a field says what it may be: text, a number (finite, from 0 to 1e30), one above 0
 (`Positive`, `Count`), a table or list of these, another dataclass; ``Annotated[Mapping, {...}]`` is
@@ -28,7 +28,7 @@ Positive = Annotated[float, ABOVE_0]
 Count = Annotated[int, ABOVE_0]
 
 
-def json_at(path: str | PathLike[str], expectation: str) -> Any:
+def load_json(path: str | PathLike[str], expectation: str) -> Any:
     """Return the value in a JSON file.
 
     Raises SourceError: it cannot be read, or is not JSON; the message ends with `expectation`.
@@ -41,13 +41,13 @@ def json_at(path: str | PathLike[str], expectation: str) -> Any:
         raise SourceError(f"{path}: not JSON ({error}); {expectation}") from None
 
 
-def from_plain(kind: type[Value], data: Any, path: str, name: str = "") -> Value:
-    """Return a dataclass of `kind` made from a table, the value `name` of the file `path`.
+def dataclass_from_json(kind: type[Value], data: Any, path: str, name: str = "") -> Value:
+    """Return a dataclass made from a table, the value `name` of the file `path`.
 
     Raises SourceError: a value is missing, unknown or not allowed; the message names it.
     """
     if not isinstance(data, dict):
-        raise _wrong(data, "table", path, name or "it")
+        raise _value_error(data, "table", path, name or "it")
     known_fields = fields(kind)  # type: ignore[arg-type]
     defaulted = {field.name for field in known_fields if field.default is not MISSING} - set(data)
     keys = [field.name for field in known_fields if field.name not in defaulted]
@@ -74,9 +74,9 @@ def _check_value(hint: Any, value: Any, path: str, name: str) -> Any:
         if value is None and types.NoneType in arguments:
             return None
         for alternative in arguments:
-            if alternative in TYPE_TEXTS and _is_valid(alternative, value):
+            if alternative in TYPE_TEXTS and _is_valid_value(alternative, value):
                 return value
-        hint = next(one for one in arguments if one is not types.NoneType)
+        hint = next(argument for argument in arguments if argument is not types.NoneType)
         return _check_value(hint, value, path, name)
     if origin is tuple and isinstance(value, list):
         return tuple(
@@ -88,22 +88,22 @@ def _check_value(hint: Any, value: Any, path: str, name: str) -> Any:
             for key, item in value.items()
         }
     if isinstance(hint, type) and is_dataclass(hint):
-        return from_plain(hint, value, path, name)
-    if hint in TYPE_TEXTS and _is_valid(hint, value):
+        return dataclass_from_json(hint, value, path, name)
+    if hint in TYPE_TEXTS and _is_valid_value(hint, value):
         return value
     if hint is bool and isinstance(value, bool):
         return value
-    raise _wrong(value, TYPE_TEXTS.get(hint, "table"), path, name)
+    raise _value_error(value, TYPE_TEXTS.get(hint, "table"), path, name)
 
 
-def _is_valid(kind: type, value: Any) -> bool:
+def _is_valid_value(kind: type, value: Any) -> bool:
     if kind is str or isinstance(value, bool):
         return kind is str and isinstance(value, str)
     is_number = isinstance(value, int if kind is int else int | float)
     return is_number and math.isfinite(value) and 0 <= value <= MAX_NUMBER
 
 
-def _wrong(value: Any, expected: str, path: str, name: str) -> SourceError:
+def _value_error(value: Any, expected: str, path: str, name: str) -> SourceError:
     text = repr(value)
     text = text if len(text) < 60 else text[:60] + "..."
     return SourceError(f"{path}: {name} is {text}; expected a {expected}")

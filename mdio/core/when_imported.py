@@ -48,7 +48,7 @@ class _Watcher(MetaPathFinder):
                 return spec
         return None
 
-    def imported(self) -> None:
+    def stop_and_call(self) -> None:
         """Stop watching imports, and call the action."""
         if self in sys.meta_path:
             sys.meta_path.remove(self)
@@ -73,4 +73,4 @@ class _WatchedLoader(Loader):
         module.__spec__.loader = self.loader
         module.__loader__ = self.loader
         self.loader.exec_module(module)
-        self.watcher.imported()
+        self.watcher.stop_and_call()

@@ -33,16 +33,16 @@ def did_you_mean(word: str, candidates: Iterable[str]) -> str:
 
     The dashes of options do not make them similar.
     """
-    if (instead := REMOVED_OPTIONS.get(word.lstrip("-").replace("-", "_"))) is not None:
-        return f" (it is gone: {instead})"
+    if (replacement := REMOVED_OPTIONS.get(word.lstrip("-").replace("-", "_"))) is not None:
+        return f" (it is gone: {replacement})"
     from difflib import get_close_matches  # imported for mistakes only
 
     names = {candidate.lstrip("-"): candidate for candidate in candidates}
     word = word.lstrip("-")
-    close = get_close_matches(word, names, n=3) or get_close_matches(word.lower(), names, n=3)
+    similar = get_close_matches(word, names, n=3) or get_close_matches(word.lower(), names, n=3)
     # First those with the same letters in another order.
-    close.sort(key=lambda candidate: sorted(candidate) != sorted(word))
-    return f" (did you mean {names[close[0]]!r}?)" if close else ""
+    similar.sort(key=lambda candidate: sorted(candidate) != sorted(word))
+    return f" (did you mean {names[similar[0]]!r}?)" if similar else ""
 
 
 def list_text(names: Sequence[str]) -> str:
@@ -109,18 +109,18 @@ MAX_RUNS = 5
 
 def runs_text(runs: Sequence[Sequence[int]], max_runs: int | None = None) -> str:
     """Return runs of numbers (start, stop, step), at most `max_runs`: ``3, 5 to 9, 20, 24``."""
-    joined: list[range] = []
+    joined_runs: list[range] = []
     for numbers in (range(*run) for run in runs[:max_runs]):
         # Two are taken one by one, since the second may begin the next run.
         for part in [numbers] if len(numbers) > 2 else [range(n, n + 1) for n in numbers]:
-            last = joined[-1] if joined else range(0)
+            last = joined_runs[-1] if joined_runs else range(0)
             step = part.step if len(part) > 1 else last.step
             if last and last[-1] + step == part[0] and (len(last) == 1 or last.step == step):
-                joined[-1] = range(last[0], part[-1] + 1, step)
+                joined_runs[-1] = range(last[0], part[-1] + 1, step)
             else:
-                joined.append(part)
+                joined_runs.append(part)
     texts: list[str] = []
-    for numbers in joined:
+    for numbers in joined_runs:
         if len(numbers) < 3:
             texts += map(str, numbers)
         else:
@@ -140,7 +140,7 @@ def number_text(value: float) -> str:
 
 
 def are_times_even(n_frames: int, first: float, last: float, dt: float) -> bool:
-    """Return whether the last time is where even steps lead to; files joined may have others."""
+    """Return whether equal intervals lead to the last time; those of joined files may differ."""
     return abs(first + (n_frames - 1) * dt - last) <= 0.25 * abs(dt)
 
 

@@ -58,7 +58,7 @@ MAGICS = (1995, 2023)
 """First number of a frame; 2023 is that of GROMACS 2023 for more than 298,261,617 atoms."""
 HEADER_NBYTES = 96
 """The longest header; that of an uncompressed frame has 56 bytes, the usual one 92."""
-UNCOMPRESSED_ATOMS = 9
+MAX_UNCOMPRESSED_ATOMS = 9
 """Frames of up to this many atoms hold plain floats."""
 
 
@@ -116,11 +116,11 @@ def decode(
             targets = np.argsort(atoms, kind="stable")
             atoms = atoms[targets]
     edges = np.ascontiguousarray(edges)
-    out = positions, vectors, time, step
-    kernels.decode(data, first, edges, n_atoms, *out, atoms, targets, n_threads)
+    outputs = positions, vectors, time, step
+    kernels.decode(data, first, edges, n_atoms, *outputs, atoms, targets, n_threads)
 
 
-CUT = re.compile(r"frame (\d+) at byte (\d+): .*the file ends after")
+CUT_MESSAGE = re.compile(r"frame (\d+) at byte (\d+): .*the file ends after")
 """What `kernels.scan` says of a file that ends within a frame."""
 
 
@@ -145,10 +145,10 @@ def scan(path: Path) -> FrameIndex:
         try:
             offsets, n_atoms = kernels.scan(fd, nbytes)
         except ValueError as error:
-            cut = CUT.match(str(error))
-            if cut is None or cut[1] == "0":
+            cut_match = CUT_MESSAGE.match(str(error))
+            if cut_match is None or cut_match[1] == "0":
                 raise
-            end = int(cut[2])
+            end = int(cut_match[2])
             offsets, n_atoms = kernels.scan(fd, end)
     return FrameIndex(offsets, end, n_atoms, nbytes - end)
 
@@ -182,11 +182,11 @@ def encode(
     shapes do not fit together, or a precision that is not positive.
     """
     x_nm = np.asarray(positions, np.float32) * np.float32(0.1)
-    boxes = np.ascontiguousarray(vectors, np.float32)
+    cells = np.ascontiguousarray(vectors, np.float32)
     times = np.ascontiguousarray(time, np.float32)
     steps = np.asarray(step, np.int64)
     n_frames = len(x_nm)
-    if (x_nm.shape[2:], boxes.shape, times.shape, steps.shape) != (
+    if (x_nm.shape[2:], cells.shape, times.shape, steps.shape) != (
         (3,),
         (n_frames, 3, 3),
         (n_frames,),
@@ -199,7 +199,7 @@ def encode(
     if steps.size and not -(2**31) <= steps.min() <= steps.max() < 2**31:
         raise OutputError(f"steps up to {steps.max()} do not fit XTC's 32-bit step; write h5md")
     try:
-        return bytes(kernels.encode(x_nm, boxes, times, steps.astype(np.int32), precision))
+        return bytes(kernels.encode(x_nm, cells, times, steps.astype(np.int32), precision))
     except ValueError as error:
         advice = "write another layout"
         if np.isfinite(x_nm).all():

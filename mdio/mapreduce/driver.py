@@ -26,8 +26,8 @@ from mdio.analysis.placing import blocks_on_dask, blocks_on_ranks
 from mdio.analysis.plan import Request, Trajectory
 from mdio.analysis.work import Progress
 from mdio.core.errors import PlanError, WorkerDiedError
-from mdio.core.options import build_parts, takes_options
-from mdio.core.signals import raise_received_signal, terminations_raised
+from mdio.core.options import build_options, takes_options
+from mdio.core.signals import raise_received_signal, signals_as_exceptions
 from mdio.core.timing import Stopwatch
 from mdio.layouts.views.opening import ensemble_members
 from mdio.layouts.views.options import CachedReading
@@ -171,7 +171,7 @@ def map_reduce(
     (214, 17.59)
     """
     program = Program.of(map, reduce, combine, per_frame, frames, select, fields)
-    reading, shuffle = build_parts((CachedReading, MapReduceOptions), options)
+    reading, shuffle = build_options((CachedReading, MapReduceOptions), options)
     memory, blocks_per_worker = shuffle.memory, shuffle.blocks_per_worker
     if memory < 1 or (blocks_per_worker is not None and blocks_per_worker < 1):
         raise PlanError(
@@ -209,7 +209,7 @@ def map_reduce(
     }
     if len(requests) < len(trajectories):
         raise PlanError(f"labels become text, and two of {[*trajectories]} are the same text")
-    with terminations_raised(), ExitStack() as stack:
+    with signals_as_exceptions(), ExitStack() as stack:
         ranks = executor.ranks
         if ranks is not None:
             from mdio.analysis.ranks import plan_on_ranks

@@ -304,7 +304,7 @@ class CacheFollower:
             stops = reads.edges[1:]
             numbers = np.arange(len(stops) if with_last else len(stops) - 1)
             numbers = numbers[
-                ~reads.source.cached(numbers.tolist(), stops[: len(numbers)].tolist())
+                ~reads.source.cached_mask(numbers.tolist(), stops[: len(numbers)].tolist())
             ]
             keys = unit_keys(str(reads.source.path), numbers)
             is_own = preferred(keys, self.nodes) == self.nodes.index(self.own_name)

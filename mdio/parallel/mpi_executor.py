@@ -22,7 +22,7 @@ from typing import Any, Self, TypeVar, cast
 import numpy as np
 
 from mdio.core.errors import BlockError, PlanError
-from mdio.core.signals import FORWARD_S, raise_received_signal
+from mdio.core.signals import LAUNCHER_READ_S, raise_received_signal
 from mdio.parallel.executors import Executor, item_error, with_prefetch
 from mdio.parallel.pool import picklable
 from mdio.parallel.ranks import GRACE_S, SMALL_NBYTES, RankRun, WorkQueue, abort
@@ -287,7 +287,7 @@ class MPIExecutor(Executor):
         self.close()
         deadline = time.monotonic() + self._grace_s
         if self._remote_error is not None:  # the failed rank reports first, else another
-            deadline += 2 * FORWARD_S * (1 + self.rank)
+            deadline += 2 * LAUNCHER_READ_S * (1 + self.rank)
         on_timeout = (
             None if self._exit_error is None else partial(abort, self._exit_comm, self._exit_error)
         )

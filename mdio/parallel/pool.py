@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from mdio.core.errors import BlockError, PlanError, error_text
 from mdio.core.files.reading import Closing
 from mdio.core.files.remote.objects import has_store_threads
-from mdio.core.frames import array_to_fill
+from mdio.core.frames import uninitialised_array
 from mdio.core.signals import termination_signals_blocked, unblock_termination_signals
 
 if TYPE_CHECKING:
@@ -358,7 +358,7 @@ class SharedRows(Closing):
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Return a copy of some rows; raises ValueError if no worker has written to it."""
         row_shape, dtype = self._row_kind()
-        rows = array_to_fill((stop - start, *row_shape), dtype)
+        rows = uninitialised_array((stop - start, *row_shape), dtype)
         content = rows.reshape(-1).view(np.uint8).data
         offset = HEAD_NBYTES + start * (content.nbytes // max(1, len(rows)))
         while content:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from mdio.core.errors import BlockError, MdioError, error_text
 from mdio.core.files.locks import process_identity
-from mdio.core.signals import FORWARD_S
+from mdio.core.signals import LAUNCHER_READ_S
 from mdio.parallel.gather import RowType
 from mdio.parallel.pool import picklable
 from mdio.parallel.sleeping import Backoff, allgather, any_of, duplicate
@@ -189,7 +189,7 @@ def abort(comm: Any, error: BaseException) -> NoReturn:
         text = "; ".join((text, *getattr(error, "__notes__", ())))
     sys.stderr.write(f"mdio: {text} (rank {comm.rank} ends the program)\n")
     sys.stderr.flush()
-    time.sleep(FORWARD_S)
+    time.sleep(LAUNCHER_READ_S)
     # On other communicators MPICH 4.0.2 ends this rank alone, and the others wait for ever.
     MPI.COMM_WORLD.Abort(code)
     raise error  # not reached: Abort does not return
@@ -271,7 +271,7 @@ class Agreement:
                 continue
         if reports:
             abort(self._comm, BlockError(f"{error}; {advice}") if advice else error)
-        time.sleep(4 * FORWARD_S)  # until the rank that removed the first file has printed it
+        time.sleep(4 * LAUNCHER_READ_S)  # until the rank that removed the first file has printed it
         sys.stderr.flush()
         MPI.COMM_WORLD.Abort(1)
         raise error  # not reached: Abort does not return

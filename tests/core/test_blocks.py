@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from mdio.core.blocks import (
     aligned_blocks,
     block_name,
-    runs_of_parts,
-    runs_within,
+    cut_runs,
+    runs_in_parts,
     split_evenly,
     sub_blocks,
 )
@@ -44,7 +44,7 @@ def test_runs_of_parts(sizes, data):
     start = data.draw(st.integers(0, sum(sizes)))
     stop = data.draw(st.integers(start, sum(sizes)))
     frames = [(part, at) for part, size in enumerate(sizes) for at in range(size)]
-    runs = list(runs_of_parts(edges, start, stop))
+    runs = list(runs_in_parts(edges, start, stop))
     assert [(part, at) for part, a, b in runs for at in range(a, b)] == frames[start:stop]
 
 
@@ -128,7 +128,7 @@ def test_bad_arguments():
 @pytest.mark.parametrize("max_frames", [1, 30, 1000])
 def test_runs_are_cut_between_units_alone(unit, max_frames):
     begins = [0, 100, 130]  # of pieces, as of segments
-    runs = runs_within([*begins, 300], 300, unit, max_frames)
+    runs = cut_runs([*begins, 300], 300, unit, max_frames)
     assert [at for run in runs for at in run] == list(range(300))
     assert max(map(len, runs)) <= max(max_frames, unit)
     for run in runs:  # none but that behind a piece's end begins within a unit

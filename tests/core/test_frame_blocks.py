@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mdio.core.frames import FrameBlock, array_to_fill
+from mdio.core.frames import FrameBlock, uninitialised_array
 
 
 def block(n_frames=2, n_atoms=3, **fields):
@@ -38,7 +38,7 @@ def test_blocks_of_one_kind_are_joined():
 @pytest.mark.parametrize("shape", [(3, 3341, 3), (1 << 20,), (0, 5, 3), (2, 3, 3)])
 @pytest.mark.parametrize("dtype", [np.float32, np.uint8])
 def test_arrays_to_fill_are_plain_ones(shape, dtype):
-    array = array_to_fill(shape, dtype)
+    array = uninitialised_array(shape, dtype)
     assert (array.shape, array.dtype) == (shape, dtype)
     assert array.flags.c_contiguous and array.flags.writeable and type(array) is np.ndarray
 

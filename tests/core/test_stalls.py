@@ -14,7 +14,7 @@ from mdio.core import stalls
 from mdio.core.errors import SourceError
 from mdio.core.files.reading import OpenFile
 from mdio.core.files.writing import write_all
-from mdio.core.stalls import StallWatch, waits
+from mdio.core.stalls import StallWatch, pending_calls
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def told():
 def watch(told, monkeypatch):
     watch = StallWatch(timeout_s=60.0, report=told.append)
     watch.stop()  # the test looks itself, at times of its own
-    monkeypatch.setattr(waits, "n_watches", 1)
+    monkeypatch.setattr(pending_calls, "n_watches", 1)
     return watch
 
 
@@ -64,7 +64,7 @@ def test_a_read_that_hangs_is_told_again_and_again(tmp_path, watch, told, monkey
     watch.check_threads(61.0)
     host = socket.gethostname()
     assert told == [
-        f"mdio on {host}: reading {path} has taken 61 s; {stalls.WAITING}",
+        f"mdio on {host}: reading {path} has taken 61 s; {stalls.STALLED}",
     ]
     watch.check_threads(100.0)
     watch.check_threads(125.0)
@@ -118,7 +118,7 @@ def test_nothing_is_left_of_calls_that_ended(tmp_path, watch):
             file.array(90, 20)
     with pytest.raises(SourceError):
         OpenFile(tmp_path / "b")
-    assert not waits.by_thread
+    assert not pending_calls.by_thread
 
 
 COMMAND = """

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from mdio.core.errors import BlockError, MdioError, OutputError, PlanError, SourceError
-from mdio.core.stalls import lost_mount
+from mdio.core.stalls import lost_storage_text
 from mdio.parallel.executors import Executor, Processes, Serial, available_cores
 
 
@@ -282,4 +282,4 @@ def test_lost_storage_names_the_machine():
     for cause, expected in ((lost, f" on {socket.gethostname()}"), (full, "")):
         error = BlockError("block 2")
         error.__cause__ = cause
-        assert lost_mount(error) == expected
+        assert lost_storage_text(error) == expected

@@ -26,7 +26,7 @@ from mdio.analysis.system import System
 from mdio.core.blocks import block_name
 from mdio.core.errors import BlockError, PlanError, error_text
 from mdio.core.frames import FIELDS, AtomIndices, FrameBlock, is_masked
-from mdio.core.options import call_with
+from mdio.core.options import call_factory
 from mdio.core.signals import raise_received_signal
 from mdio.core.words import did_you_mean, list_text
 from mdio.layouts.base import plain_atoms
@@ -483,7 +483,7 @@ def make_kernel(kernel: Kernel | BlockFunction | str, select: Any = None, **opti
     if select is not None:
         options["select"] = select
     if isinstance(kernel, str):
-        return call_with(find_kernel(kernel), kernel, options)
+        return call_factory(find_kernel(kernel), kernel, options)
     if isinstance(kernel, Kernel):
         if options:
             text = ", ".join(f"{name}={value!r}" for name, value in options.items())

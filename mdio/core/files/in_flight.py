@@ -30,7 +30,7 @@ from mdio.core.blocks import FrameRuns
 from mdio.core.files.reading import OpenFile
 from mdio.core.files.remote import objects
 from mdio.core.files.remote.objects import RemoteObject
-from mdio.core.frames import AtomIndices, array_to_fill
+from mdio.core.frames import AtomIndices, uninitialised_array
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
@@ -171,7 +171,7 @@ class InFlight:
                 continue
             buffer = self._free.pop() if self._free else np.empty(0, np.uint8)
             if buffer.size < nbytes:
-                buffer = array_to_fill((max(nbytes, self._request_nbytes),), np.uint8)
+                buffer = uninitialised_array((max(nbytes, self._request_nbytes),), np.uint8)
             request = _Request(file, offset, nbytes, buffer)
             self._requests.append(request)
             if self._pool is not None:

@@ -34,7 +34,7 @@ from mdio.core.files.remote.paths import RemotePath
 from mdio.core.files.replacing import put_in_place, take_over, tidy
 from mdio.core.files.store import is_remote, store_at, to_path
 from mdio.core.files.writing import INDEX_ENDING, flush, remove
-from mdio.core.signals import raise_received_signal, terminations_raised
+from mdio.core.signals import raise_received_signal, signals_as_exceptions
 
 if TYPE_CHECKING:
     from mdio.core.files.remote.uploading import Upload
@@ -292,7 +292,7 @@ def publish(
     if not resume:
         name = target_path if upload is None else upload.target
         refuse_unfinished(target_path, name, continues=continues)
-    with terminations_raised(f"{target} is complete"):
+    with signals_as_exceptions(f"{target} is complete"):
         with output_errors(target_path):
             claim = Claim(target_path)
         temporary = claim.name(target_path)

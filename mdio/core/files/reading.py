@@ -26,9 +26,9 @@ from numpy.typing import NDArray
 from mdio.core.errors import CorruptLayoutError, MdioError, SourceError
 from mdio.core.files.remote.objects import RemoteObject
 from mdio.core.files.store import mounts, store_at
-from mdio.core.frames import array_to_fill
+from mdio.core.frames import uninitialised_array
 from mdio.core.kernels import read_rows
-from mdio.core.stalls import waits
+from mdio.core.stalls import pending_calls
 
 
 class Closing:
@@ -160,7 +160,7 @@ class OpenFile(Closing):
         self._pickled_identity = (-1, -1)
         self.prefetcher: ByteSource | None = None
         """Has prefetched bytes of the file, or will."""
-        waits.begin("opening", path)
+        pending_calls.begin("opening", path)
         try:
             if descriptor < 0:
                 self._descriptor, self.remote = store_at(path).open(path, last_nbytes)
@@ -170,7 +170,7 @@ class OpenFile(Closing):
             problem = "no such file" if is_missing else f"cannot be opened ({failure.strerror})"
             raise error(f"{path}: {problem}") from failure
         finally:
-            waits.end()
+            pending_calls.end()
         self.nbytes = self.status().st_size
         """Bytes of the file when it was opened."""
 
@@ -228,8 +228,8 @@ class OpenFile(Closing):
         n_read = 0
         try:
             while n_read < nbytes:  # the system reads at most 2 GiB at a time
-                if waits.n_watches:
-                    waits.begin("reading", self.path)
+                if pending_calls.n_watches:
+                    pending_calls.begin("reading", self.path)
                 n_more = self.read_some(
                     _without_first(buffers, n_read) if n_read else buffers, offset + n_read
                 )
@@ -244,8 +244,8 @@ class OpenFile(Closing):
                 f"({error.strerror or error})"
             ) from error
         finally:
-            if waits.n_watches:
-                waits.end()
+            if pending_calls.n_watches:
+                pending_calls.end()
         return n_read
 
     def fill_rows(
@@ -261,11 +261,11 @@ class OpenFile(Closing):
             return False
         if not self._has_ramped_up and rows.nbytes >= MIN_RAMP_NBYTES:  # see `read_with_ramp_up`
             return False
-        if waits.n_watches:
-            waits.begin("reading", self.path)
+        if pending_calls.n_watches:
+            pending_calls.begin("reading", self.path)
         is_sound = read_rows(self._descriptor, offset, rows, sums, piece_nbytes)
-        if waits.n_watches:
-            waits.end()
+        if pending_calls.n_watches:
+            pending_calls.end()
         if not is_sound:
             return False
         reads.nbytes_source += rows.nbytes
@@ -273,7 +273,7 @@ class OpenFile(Closing):
 
     def array(self, offset: int, nbytes: int) -> NDArray[np.uint8]:
         """Return `nbytes` bytes from `offset` on; raises what `fill` raises."""
-        out = array_to_fill((nbytes,), np.uint8)
+        out = uninitialised_array((nbytes,), np.uint8)
         self.fill(offset, out)
         return out
 

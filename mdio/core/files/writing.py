@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from mdio.core.errors import SourceError
 from mdio.core.files.marks import OUTPUT_MARKERS
 from mdio.core.kernels.checks import Buffer, buffer
-from mdio.core.stalls import waits
+from mdio.core.stalls import pending_calls
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
@@ -48,11 +48,11 @@ def write_all(fd: int, offset: int, *parts: Buffer) -> int:
         views = [buffer(part) for part in parts[first : first + MAX_BUFFERS]]
         unwritten = [view for view in views if view.nbytes]
         while unwritten:  # the system writes at most 2 GiB at a time
-            waits.begin("writing", fd)
+            pending_calls.begin("writing", fd)
             try:
                 n_written = os.pwritev(fd, unwritten, offset)
             finally:
-                waits.end()
+                pending_calls.end()
             if not n_written:
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
             offset += n_written
@@ -111,7 +111,7 @@ def allocate(fd: int, nbytes: int) -> bool:
 def flush(path: Path) -> None:
     """Flush a file, or the names in a folder, to the disk; raises OSError."""
     fd = os.open(path, os.O_RDONLY)
-    waits.begin("flushing", path)
+    pending_calls.begin("flushing", path)
     try:
         os.fsync(fd)
     except OSError as error:
@@ -119,7 +119,7 @@ def flush(path: Path) -> None:
             error.filename = str(path)
             raise
     finally:
-        waits.end()
+        pending_calls.end()
         os.close(fd)
 
 

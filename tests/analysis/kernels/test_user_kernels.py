@@ -17,7 +17,7 @@ from mdio.analysis.kernels.kernel import Kernel, Prepared, UserKernel
 from mdio.analysis.reducers import Reducer
 from mdio.cli.main import main
 from mdio.core.errors import BlockError, PlanError
-from mdio.core.options import kinds_of
+from mdio.core.options import argument_types
 
 KERNEL = "def heights(block):\n    return block.positions[:, :, 2].max(axis=1)\n"
 SCRIPT = """import sys
@@ -568,7 +568,7 @@ def test_both_ways_of_writing_an_optional_argument_are_one():
 
     def new(o: str | None = None): ...
 
-    assert kinds_of(old, "o") == kinds_of(new, "o") == {"str", "None"}
+    assert argument_types(old, "o") == argument_types(new, "o") == {"str", "None"}
 
 
 def test_a_switch_in_python_is_no_text(adk, tmp_path, monkeypatch):

@@ -92,18 +92,22 @@ def test_a_source_that_grows_keeps_its_units_and_one_that_is_replaced_does_not(
 ):
     first = kept(tmp_path, trajectory)
     first.store(first.name(0, 5), RANGES, data)
-    assert kept(tmp_path, trajectory).cached([0, 0, 1], [5, 6, 5]).tolist() == [True, False, False]
+    assert kept(tmp_path, trajectory).cached_mask([0, 0, 1], [5, 6, 5]).tolist() == [
+        True,
+        False,
+        False,
+    ]
     with trajectory.open("ab") as file:
         file.write(b"more")
     grown = kept(tmp_path, trajectory)
     assert grown.generation == first.generation
-    assert grown.cached([0], [5]).all()
+    assert grown.cached_mask([0], [5]).all()
     raw = trajectory.read_bytes()
     status = trajectory.stat()
     trajectory.write_bytes(raw[:-1] + b"!")  # in place, as long, of the same time
     os.utime(trajectory, ns=(status.st_atime_ns, status.st_mtime_ns))
     other = kept(tmp_path, trajectory)
-    assert not other.cached([0], [5]).any()
+    assert not other.cached_mask([0], [5]).any()
     assert not list((tmp_path / "c").glob("*/*.unit"))
     trajectory.unlink()
     trajectory.write_bytes(raw + raw)
@@ -158,7 +162,7 @@ def test_of_a_disk_a_tenth_stays_free_of_a_large_one_8_gib(
 ):
     usage = SimpleNamespace(total=total, free=free)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
-    assert CacheFolder(tmp_path).limit(0) == limit
+    assert CacheFolder(tmp_path).limit_nbytes(0) == limit
 
 
 def test_a_trajectory_does_not_push_out_itself(tmp_path, trajectory, data):
@@ -166,7 +170,7 @@ def test_a_trajectory_does_not_push_out_itself(tmp_path, trajectory, data):
     one = CachedSource(cache, trajectory)
     for number in range(9):
         one.store(one.name(number, number), RANGES, data)
-    assert one.cached(range(9), range(9)).tolist() == [True] * 3 + [False] * 6
+    assert one.cached_mask(range(9), range(9)).tolist() == [True] * 3 + [False] * 6
     assert len(one.notes) == 1
     assert f"is full: it may take {human_nbytes(4 * data.nbytes)}" in one.notes[0]
     assert (
@@ -198,7 +202,7 @@ def test_what_is_no_folder(tmp_path, trajectory, data):
     (tmp_path / "c").write_text("a file")
     one = kept(tmp_path, trajectory)
     one.store(one.name(0, 1), RANGES, data)
-    assert not one.cached([0], [1]).any()
+    assert not one.cached_mask([0], [1]).any()
     assert len(one.notes) == 1
 
 
@@ -257,4 +261,4 @@ def test_a_folder_by_variables_and_a_size_without_a_folder(monkeypatch, tmp_path
         with pytest.raises(PlanError, match="cache"):
             Cache.from_option(given_, size)
     assert Cache.from_option(None) is None
-    assert CacheFolder(tmp_path).limit(0) > 0
+    assert CacheFolder(tmp_path).limit_nbytes(0) > 0

@@ -9,7 +9,7 @@ import pytest
 from suites.small_adk import small_adk
 
 import mdio
-from mdio.core.cache import HEAD, Cache, write_unit
+from mdio.core.cache import PREFIX, Cache, write_unit
 from mdio.layouts.base import cache_notes
 
 ANOTHER = 65534
@@ -37,7 +37,7 @@ def units_in(cache):
 def forge(unit):
     """Write other numbers into a unit, with the right checksums."""
     data = unit.read_bytes()
-    header = json.loads(data[HEAD.size : HEAD.size + HEAD.unpack(data[: HEAD.size])[1]])
+    header = json.loads(data[PREFIX.size : PREFIX.size + PREFIX.unpack(data[: PREFIX.size])[1]])
     body = np.frombuffer(data[-header["nbytes"] :], np.uint8).copy()
     body[len(body) // 2 :: 97] ^= 1
     unit.unlink()

@@ -19,7 +19,7 @@ from mdio.converters.verify import verify
 from mdio.core.errors import PlanError
 
 STEPS = {"velocities": 0.01, "forces": 0.25}
-ELEMENTS = {"velocities": "velocity", "forces": "force"}
+H5MD_NAMES = {"velocities": "velocity", "forces": "force"}
 
 
 def write_trr(path: Path, n_frames: int = 9, first_ps: float = 0.0, seed: int = 3) -> Path:
@@ -83,7 +83,7 @@ def test_zarr_holds_multiples_of_the_steps(
             wanted = rounded(source[name], step)
             np.testing.assert_array_equal(getattr(block, name), wanted)
             np.testing.assert_array_equal(getattr(some, name), wanted[4:7][:, [3, 50]])
-            np.testing.assert_array_equal(theirs[f"{ELEMENTS[name]}/value"][:], wanted)
+            np.testing.assert_array_equal(theirs[f"{H5MD_NAMES[name]}/value"][:], wanted)
         manifest = layout.manifest
     assert manifest is not None
     assert manifest["field_precisions"] == STEPS
@@ -107,7 +107,7 @@ def test_h5md_has_steps_of_powers_of_two(trr: Path, tmp_path: Path) -> None:
     source = read_by_mdanalysis(trr)
     with h5py.File(out) as file:
         for name, step in {"velocities": 2**-7, "forces": 0.25}.items():
-            found = file[f"particles/trajectory/{ELEMENTS[name]}/value"][:]
+            found = file[f"particles/trajectory/{H5MD_NAMES[name]}/value"][:]
             np.testing.assert_array_equal(found / step, np.rint(found / step))
             assert 0 < np.abs(found - source[name]).max() <= step / 2
     assert verify(out, trr).ok
