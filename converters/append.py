@@ -28,7 +28,7 @@ from mdio.converters.strategies.conversion import Conversion
 from mdio.converters.strategies.job import Appended, Job
 from mdio.converters.verify import compare_blocks
 from mdio.core.errors import CorruptLayoutError, PlanError, SourceError
-from mdio.core.files.fingerprint import SourceStates, contents_of, fingerprint, is_unchanged_source
+from mdio.core.files.fingerprint import SourceStates, content_of, fingerprint, is_unchanged_source
 from mdio.core.files.locks import State, state_at
 from mdio.core.files.publish import link_target, recover
 from mdio.core.files.store import AnyPath, to_path
@@ -564,7 +564,7 @@ class _AppendPlanner:
         state = fingerprint(reference) if isinstance(reference, str) else {"path": None}
         for record in self.manifest["source"].get("used", ()):
             same_path = record["path"] == state["path"]
-            if same_path and contents_of(record) != contents_of(state):
+            if same_path and content_of(record) != content_of(state):
                 raise SourceError(
                     f"{reference}: was changed since the frames of {self.old.path} were fitted to "
                     "it; put the former file back, or convert all files together again"

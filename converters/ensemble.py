@@ -25,9 +25,9 @@ from mdio.converters.options import (
 )
 from mdio.core.errors import PlanError, SourceError
 from mdio.core.files.fingerprint import fingerprint
-from mdio.core.files.journal import MEMBERS, Journal, Record
+from mdio.core.files.journal import MEMBERS_KEY, Journal, Record
 from mdio.core.files.publish import publish
-from mdio.core.files.store import AnyPath, Paths, need_disk, path_list, to_path
+from mdio.core.files.store import AnyPath, Paths, path_list, require_disk, to_path
 from mdio.core.options import takes_options
 from mdio.core.signals import raise_received_signal
 from mdio.layouts.chunked.own import Ensemble
@@ -99,7 +99,7 @@ def convert_ensemble(
     ['a', 'b']
     """
     executor = choose_executor(executor, None)
-    need_disk(out, "ensembles are written to disk; convert each trajectory by itself")
+    require_disk(out, "ensembles are written to disk; convert each trajectory by itself")
     conversion_options = ConversionOptions.of(**options)
     if conversion_options.running.append:
         raise PlanError(f"{out}: nothing is added to an ensemble; append to its trajectories")
@@ -153,7 +153,7 @@ def convert_ensemble(
             "of": identity,
             "n_frames": 0,
             "uuid": ensemble.uuid,
-            MEMBERS: [path.name for *_, path in members],
+            MEMBERS_KEY: [path.name for *_, path in members],
         }
         journal = stack.enter_context(Journal(temporary, first_record))
         ensemble.uuid = journal.values["uuid"]

@@ -24,7 +24,7 @@ from mdio.converters.selection import open_with_topology
 from mdio.core.errors import PlanError, SourceError, UnknownLayoutError
 from mdio.core.files.locks import concurrent_change_error
 from mdio.core.files.publish import link_target
-from mdio.core.files.store import COPY_IT, AnyPath, need_disk, to_path
+from mdio.core.files.store import COPY_ADVICE, AnyPath, require_disk, to_path
 from mdio.core.options import takes_options
 from mdio.layouts.backend import plan_fields
 from mdio.layouts.continuation import open_continuation
@@ -82,7 +82,7 @@ def follow(
                 f"{name} {value} does not go with --follow: where the source ends is not known "
                 "yet; give a number of 0 or more"
             )
-    need_disk(source, f"following a source needs it on a disk; {COPY_IT}")
+    require_disk(source, f"following a source needs it on a disk; {COPY_ADVICE}")
     out_path = link_target(out) if append else to_path(out)
     layout = None if append else layout_name_for_output(out_path, conversion_options.storage.to)
     if layout is not None and layout_class(layout).facts.continuation is None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from mdio.converters.periodic import TransformedLayout
 from mdio.core.errors import CorruptLayoutError, SourceError
-from mdio.core.files.fingerprint import contents_of, fingerprint
+from mdio.core.files.fingerprint import content_of, fingerprint
 from mdio.core.files.store import AnyPath, Paths, path_list
 from mdio.core.topology import Topology
 from mdio.core.words import number_text, plural, times_text
@@ -54,13 +54,13 @@ def sort_as_recorded(layout: Layout, files: Paths) -> list[AnyPath]:
 
 def paths_by_contents(paths: list[AnyPath]) -> dict[str, AnyPath]:
     """Return files by their contents, as manifests record them."""
-    return {str(contents_of(fingerprint(path))): path for path in paths}
+    return {str(content_of(fingerprint(path))): path for path in paths}
 
 
 def recorded_files(layout: Layout, path_of: dict[str, AnyPath]) -> list[AnyPath]:
     """Return the source's files among `paths_by_contents`; none where one is missing."""
     source = (layout.manifest or {}).get("source", {})
-    recorded = [str(contents_of(record)) for record in source.get("files", [source])]
+    recorded = [str(content_of(record)) for record in source.get("files", [source])]
     if set(recorded) <= path_of.keys():
         return [path_of[contents] for contents in recorded]
     return []
@@ -164,10 +164,10 @@ def find_missing_frames(layout: Layout, source: Layout) -> Iterator[str]:
     ends_before = is_chosen and 0 <= numbers.max(initial=-1) < n_recorded - spacing
     if ends_before or source.info.n_frames <= n_recorded:
         return
-    contents = [contents_of(record) for record in recorded.get("files", [recorded])]
+    contents = [content_of(record) for record in recorded.get("files", [recorded])]
     output_keys = read_frame_keys(layout)
     for file in dict.fromkeys(member for member, *_ in source.joined_layouts):
-        if contents_of(fingerprint(file.path)) in contents:
+        if content_of(fingerprint(file.path)) in contents:
             continue
         frame_keys = read_frame_keys(file)
         frames = np.arange(file.info.n_frames)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import AtomCountError, PlanError, SourceError
-from mdio.core.files.marks import check_regular
+from mdio.core.files.checks import check_regular
 from mdio.core.files.store import store_at, to_path
 from mdio.core.frames import TrajectoryInfo
 from mdio.core.stalls import is_mount_lost

@@ -33,7 +33,7 @@ from mdio.converters.opening import (
 from mdio.converters.options import Progress
 from mdio.converters.selection import open_with_topology
 from mdio.core.errors import CorruptLayoutError, PlanError, SourceError
-from mdio.core.files.fingerprint import contents_of, fingerprint
+from mdio.core.files.fingerprint import content_of, fingerprint
 from mdio.core.files.store import AnyPath, Paths, path_list, to_path
 from mdio.core.frames import FrameBlock
 from mdio.core.words import MAX_RUNS, frames_text, runs_text
@@ -398,7 +398,7 @@ class Checks:
         is_other = "crc32c_tail" in file_records[0] and bool(files)
         if is_other:
             fingerprints = [fingerprint(file.path) for file in files]
-            is_other = [*map(contents_of, file_records)] != [*map(contents_of, fingerprints)]
+            is_other = [*map(content_of, file_records)] != [*map(content_of, fingerprints)]
         is_moved = source.get("transformed") is not None
         rounds = is_moved or any(file.facts.rounds for file in files)
         return {"rounded_source": is_other and rounds, "is_other": is_other}

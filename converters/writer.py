@@ -38,7 +38,7 @@ from mdio.core.boxes import vectors_from_boxes
 from mdio.core.errors import OutputError, PlanError
 from mdio.core.files.locks import concurrent_change_error
 from mdio.core.files.publish import link_target, recover
-from mdio.core.files.store import need_disk, store_at, to_path
+from mdio.core.files.store import require_disk, store_at, to_path
 from mdio.core.frames import FrameBlock, TrajectoryInfo, is_masked
 from mdio.core.options import takes_options
 from mdio.core.topology import Topology
@@ -309,7 +309,7 @@ class Writer:
             growing_options = final_options.replaced(expected_frames=ENDLESS_FRAMES)
             self._growing, self._final = _Output(self.out, growing_options, force=force), None
         else:
-            need_disk(self.out, f"{layout} is made of a tree that grows beside it, on a disk")
+            require_disk(self.out, f"{layout} is made of a tree that grows beside it, on a disk")
             growing_options = ConversionOptions.of(growing=True, expected_frames=ENDLESS_FRAMES)
             tree = self.out.with_name(f"{self.out.name}.zarr")
             self._growing = _Output(tree, growing_options, force=force)

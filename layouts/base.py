@@ -28,9 +28,9 @@ from mdio.core.errors import (
     SourceError,
     unreadable_error,
 )
+from mdio.core.files.checks import manifest_in
 from mdio.core.files.in_flight import ByteRange, Opening, Prefetch
-from mdio.core.files.marks import manifest_in
-from mdio.core.files.reading import Closing
+from mdio.core.files.reading import Closable
 from mdio.core.files.store import store_at, to_path
 from mdio.core.frames import FIELDS, AtomIndices, FrameBlock, Stretch, TrajectoryInfo, is_masked
 from mdio.core.words import plural
@@ -236,7 +236,7 @@ class StoredTimes(NamedTuple):
     """See `FormatFacts`."""
 
 
-class Layout(Closing, ABC):
+class Layout(Closable, ABC):
     """A trajectory on disk, opened for reading on first use.
 
     A layout pickles as (path, options) and reopens in the process that unpickles it: no handle

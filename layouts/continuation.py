@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from mdio.core.errors import CorruptLayoutError, MdioError, PlanError
+from mdio.core.files.checks import read_regular
 from mdio.core.files.index import index_paths
-from mdio.core.files.marks import read_regular
 from mdio.core.files.publish import output_errors
 from mdio.core.files.store import store_at
 from mdio.core.frames import TrajectoryInfo

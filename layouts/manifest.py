@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from mdio._version import __version__
 from mdio.core.errors import CorruptLayoutError, PlanError
-from mdio.core.files.marks import CHECKSUM_KEY, with_checksum
+from mdio.core.files.checks import CHECKSUM_KEY, with_checksum
 from mdio.core.frames import columns_to_json
 
 if TYPE_CHECKING:

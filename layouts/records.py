@@ -15,8 +15,8 @@ from typing import BinaryIO, ClassVar
 import numpy as np
 
 from mdio.core.errors import MdioError, SourceError, error_text
+from mdio.core.files.checks import open_regular
 from mdio.core.files.index import FrameIndex
-from mdio.core.files.marks import open_regular
 from mdio.core.frames import FIELDS, AtomIndices, FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c
 from mdio.layouts.base import TIMES_MADE_UP, TIMES_MADE_UP_NOT_STEPS, Layout

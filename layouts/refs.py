@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import CorruptLayoutError, PlanError, SourceError
+from mdio.core.files.checks import read_regular
 from mdio.core.files.fingerprint import CONTENT_KEYS, KEY_NAMES, fingerprint, read_head
-from mdio.core.files.marks import read_regular
 from mdio.core.files.store import to_path
 from mdio.core.files.writing import write_atomically
 from mdio.core.frames import AtomIndices, FrameBlock, TrajectoryInfo

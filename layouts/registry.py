@@ -28,7 +28,7 @@ from mdio.core.errors import (
     error_text,
     unreadable_error,
 )
-from mdio.core.files.store import need_disk, store_at, to_path
+from mdio.core.files.store import require_disk, store_at, to_path
 from mdio.core.words import did_you_mean
 from mdio.layouts.base import Layout
 
@@ -235,9 +235,9 @@ def _recognises(cls: type[Layout], path: Path) -> bool:
 def _instantiate(cls: type[Layout], path: Path, options: dict[str, Any]) -> Layout:
     """Return a layout; ``salvage`` is left out unless it searches for frames behind damage."""
     if not cls.facts.reads_remote:
-        need_disk(path, f"{cls.name} is not read from object stores; copy it here", SourceError)
+        require_disk(path, f"{cls.name} is not read from object stores; copy it here", SourceError)
     if options.get("cache") is not None:
-        need_disk(path, "caches of nodes hold files, not objects; leave cache= out")
+        require_disk(path, "caches of nodes hold files, not objects; leave cache= out")
     try:
         store_at(path).check_regular(path)
     except (FileNotFoundError, NotADirectoryError):

@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from mdio.converters.selection import AtomChoice, choose_atoms, open_with_topology
 from mdio.core.blocks import cut_runs
 from mdio.core.errors import PlanError
-from mdio.core.files.reading import Closing, Handles
+from mdio.core.files.reading import Closable, HandleCache
 from mdio.core.files.store import AnyPath
 from mdio.core.frames import FIELDS, AtomIndices, FrameBlock, TrajectoryInfo
 from mdio.core.words import plural
@@ -84,7 +84,7 @@ class _Run(NamedTuple):
     stop: int
 
 
-class _Reader(Closing):
+class _Reader(Closable):
     """Reads runs; in each worker, a few trajectories are open at a time.
 
     `max_frames`: frames of the longest run. `block_options`: keywords of `FrameBlock.empty`.
@@ -95,7 +95,7 @@ class _Reader(Closing):
     ) -> None:
         self._sources, self._max_frames, self._block_options = sources, max_frames, block_options
         self._buffer: FrameBlock | None = None
-        self._layouts = Handles[int, Layout](self._layout, MAX_OPEN)
+        self._layouts = HandleCache[int, Layout](self._layout, MAX_OPEN)
 
     def _layout(self, number: int) -> Layout:
         return self._sources[number].layout

@@ -45,7 +45,7 @@ from mdio.core.files.locks import (
     temporary_for,
 )
 from mdio.core.files.publish import link_target, output_errors, publish
-from mdio.core.files.replacing import drop_unfinished, tidy
+from mdio.core.files.replacing import clean_up, drop_unfinished
 from mdio.core.files.store import store_at
 from mdio.core.frames import notes_on_times
 from mdio.core.signals import raise_received_signal
@@ -263,7 +263,7 @@ class Conversion:
         target = self.out.absolute()
         if store_at(target).has_folders and target.parent.is_dir():
             with output_errors(target):
-                tidy([target])
+                clean_up([target])
 
     def _find_complete(self) -> ConvertResult | None:
         """Return the result if the output is complete; unfinished copies of it are removed then."""

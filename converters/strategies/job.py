@@ -20,9 +20,9 @@ from mdio.converters.options import ConversionOptions, ConvertResult
 from mdio.converters.selection import AtomChoice
 from mdio.converters.storage import StripeRequest
 from mdio.core.errors import OutputError, SourceError
+from mdio.core.files.checks import first_bytes, read_regular
 from mdio.core.files.fingerprint import fingerprint
 from mdio.core.files.locks import State
-from mdio.core.files.marks import first_bytes, read_regular
 from mdio.core.files.store import to_path
 from mdio.core.frames import FrameBlock, Stretch
 from mdio.core.kernels import crc32c

@@ -20,7 +20,7 @@ from mdio._version import __version__
 from mdio.converters.options import ConvertResult
 from mdio.converters.strategies.job import Job, file_has
 from mdio.core.errors import CorruptLayoutError, OutputError
-from mdio.core.files.fingerprint import contents_of, fingerprint, is_unchanged_source
+from mdio.core.files.fingerprint import content_of, fingerprint, is_unchanged_source
 from mdio.core.files.journal import Journal, Record, describe_change, describe_changed_options
 from mdio.core.files.locks import TEMPORARY
 from mdio.core.files.publish import output_errors
@@ -287,8 +287,8 @@ def _explain_difference(
     force, source = "--force (force=True in Python)", manifest["source"]
     options = describe_changed_options(stored_values["recipe"], new_values["recipe"])
     if not options and not {"stop", "end_ps"} & new_values["recipe"].keys():
-        recorded = [contents_of(record) for record in source.get("files", [source])]
-        new_files = [path for path in job.files if contents_of(fingerprint(path)) not in recorded]
+        recorded = [content_of(record) for record in source.get("files", [source])]
+        new_files = [path for path in job.files if content_of(fingerprint(path)) not in recorded]
         names = shlex.join(map(str, new_files or job.files))
         append = f"`mdio append {names} {shlex.quote(str(job.out))}` (mdio.append) adds what"
         if new_files and all(is_unchanged_source(path, source) for path in new_files):

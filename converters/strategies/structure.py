@@ -15,7 +15,7 @@ from mdio.converters.strategies.conversion import Conversion
 from mdio.converters.strategies.job import Job
 from mdio.core.errors import OutputError, PlanError
 from mdio.core.files.publish import publish
-from mdio.core.files.store import need_disk
+from mdio.core.files.store import require_disk
 from mdio.core.frames import FrameBlock
 from mdio.core.options import non_defaults, spell_option
 from mdio.parallel.executors import Executor
@@ -37,7 +37,7 @@ def is_structure(out: Path, to: str | None) -> bool:
 
 def check_structure(out: Path, options: ConversionOptions) -> None:
     """Refuse options that a structure file has no place for; raises PlanError."""
-    need_disk(out, "structure files are written to disk")
+    require_disk(out, "structure files are written to disk")
     flags = ["--group"] if options.selection.groups else []
     flags += [spell_option(*declared) for declared in non_defaults(options.storage)]
     if flags:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from mdio.core.errors import SourceError
-from mdio.core.files.marks import first_bytes
+from mdio.core.files.checks import first_bytes
 
 OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open}
 ZSTD = ".zst"

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from mdio.core.errors import SourceError, one_line
-from mdio.core.files.marks import open_regular
+from mdio.core.files.checks import open_regular
 from mdio.core.frames import LostBytes
 from mdio.layouts.foreign.compressed import open_decompressed
 from mdio.layouts.foreign.snapshot import (

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mdio.core.errors import FOREIGN_ERRORS, CorruptLayoutError, MdioError, SourceError, one_line
-from mdio.core.files.marks import (
+from mdio.core.files.checks import (
     ENSEMBLE_MANIFEST,
+    file_beside_parts,
     manifest_in,
     own_parts_folder,
     parts_folder,
-    parts_owner,
 )
 from mdio.core.files.store import store_at, to_path
 from mdio.core.frames import FIELDS, TrajectoryInfo
@@ -97,7 +97,7 @@ def members_at(path: Path) -> dict[str, Path]:
 
     if not path.is_dir():  # of an earlier version, of links to files beside it
         name = str(manifest.get("parts_folder"))
-        owner = parts_owner(path, name)
+        owner = file_beside_parts(path, name)
         folder = own_parts_folder(owner, name) or parts_folder(owner)
     members = {label: folder / f"{label}.h5md" for label in labels_in(manifest)}
     check_members(path, members)

@@ -41,4 +41,4 @@ def open_hdf5(path: Path) -> h5py.File:
     import h5py
 
     # Some shared file systems have no locks; published outputs are not written to anyway.
-    return h5py.File(store_at(path).for_library(path), "r", locking="best-effort")
+    return h5py.File(store_at(path).source_for_library(path), "r", locking="best-effort")

@@ -26,9 +26,9 @@ from numpy.typing import NDArray
 
 from mdio.core.blocks import runs_in_parts
 from mdio.core.errors import FOREIGN_ERRORS, CorruptLayoutError, MdioError, one_line
+from mdio.core.files.checks import file_beside_parts
 from mdio.core.files.in_flight import ByteRange
-from mdio.core.files.marks import parts_owner
-from mdio.core.files.reading import Handles
+from mdio.core.files.reading import HandleCache
 from mdio.core.frames import AtomIndices, Flaws, FrameBlock, TrajectoryInfo
 from mdio.core.words import frames_text
 from mdio.layouts.h5md.opening import open_hdf5
@@ -89,7 +89,7 @@ def _parts_of(manifest: Mapping[str, Any], path: Path) -> tuple[Path, list[Part]
             f"{path}: its manifest does not describe its parts correctly ({str(error)[:200]}); "
             "convert the source again"
         ) from error
-    return parts_owner(path, folder).with_name(folder), parts
+    return file_beside_parts(path, folder).with_name(folder), parts
 
 
 class JoinedFile(OwnFile):
@@ -98,7 +98,7 @@ class JoinedFile(OwnFile):
     def __init__(
         self, path: Path, file: h5py.File, group: str | None, *, verify: bool = True
     ) -> None:
-        self._open_parts = Handles(self._open_part, MAX_OPEN_PARTS)
+        self._open_parts = HandleCache(self._open_part, MAX_OPEN_PARTS)
         super().__init__(path, file, group, verify=verify)
 
     def _arrays(self, file: h5py.File) -> dict[tuple[str, str], PlacedChunks]:  # noqa: ARG002

@@ -26,8 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import FOREIGN_ERRORS, CorruptLayoutError, OutputError, PlanError
+from mdio.core.files.checks import ENSEMBLE_MANIFEST
 from mdio.core.files.locks import TEMPORARY, temporary_for
-from mdio.core.files.marks import ENSEMBLE_MANIFEST
 from mdio.core.files.piece_sums import pieces_of_row
 from mdio.core.files.publish import output_errors
 from mdio.core.files.reading import OpenFile

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import SourceError, one_line
+from mdio.core.files.checks import first_bytes, read_regular
 from mdio.core.files.fingerprint import read_head
-from mdio.core.files.marks import first_bytes, read_regular
 from mdio.core.frames import AtomIndices, FrameBlock, TrajectoryInfo
 from mdio.layouts.base import FormatFacts, Layout
 from mdio.layouts.foreign.units import spelled_factor

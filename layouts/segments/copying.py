@@ -18,7 +18,7 @@ from mdio.core.files.index import store_index
 from mdio.core.files.piece_sums import PieceSums, Sums, first_difference, piece_edges
 from mdio.core.files.publish import output_errors
 from mdio.core.files.reading import OpenFile
-from mdio.core.files.remote.places import is_sent_placeholder
+from mdio.core.files.remote.outputs import is_sent_placeholder
 from mdio.core.files.store import store_at
 from mdio.core.files.writing import write_all, write_sliced
 from mdio.core.frames import Scratch, TrajectoryInfo

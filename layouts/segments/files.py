@@ -21,11 +21,11 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from mdio.core.errors import CorruptLayoutError, SourceError
+from mdio.core.files.checks import manifest_in, read_regular
 from mdio.core.files.in_flight import ByteRange, in_flight
-from mdio.core.files.marks import manifest_in, read_regular
 from mdio.core.files.piece_sums import PieceSums
 from mdio.core.files.reading import OpenFile
-from mdio.core.files.remote.places import Redirect
+from mdio.core.files.remote.outputs import Redirect
 from mdio.core.kernels import crc32c
 from mdio.layouts.manifest import check_manifest
 from mdio.layouts.native import NATIVE_FORMATS

@@ -16,7 +16,7 @@ from mdio.core.blocks import FrameRuns, runs_in_parts
 from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.core.files.in_flight import Opening
 from mdio.core.files.reading import OpenFile
-from mdio.core.files.remote.places import Redirect
+from mdio.core.files.remote.outputs import Redirect
 from mdio.core.frames import AtomIndices, Flaws, FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c
 from mdio.layouts.base import FormatFacts, Layout, StoredTimes, fill_absent

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from mdio.core.blocks import runs_in_parts
 from mdio.core.errors import SourceError
-from mdio.core.files.reading import Handles
+from mdio.core.files.reading import HandleCache
 from mdio.core.files.store import AnyPath
 from mdio.core.frames import (
     FIELDS,
@@ -85,7 +85,7 @@ class ChainLayout(Layout):
         self._joining: Joining | None = None
         self._infos: list[TrajectoryInfo] = []
         self._source_boundaries: dict[int, NDArray[np.int64]] = {}
-        self._open_sources = Handles[Layout, Layout](lambda source: source, MAX_OPEN)
+        self._open_sources = HandleCache[Layout, Layout](lambda source: source, MAX_OPEN)
         self._edges = np.zeros(1, np.int64)
         self._starts: list[int] = []
 

@@ -38,7 +38,7 @@ from mdio.core.boxes import edges_from_boxes, periodic_axes
 from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.core.files.in_flight import Opening
 from mdio.core.files.piece_sums import Sums, pieces_of_row
-from mdio.core.files.reading import Handles, OpenFile
+from mdio.core.files.reading import HandleCache, OpenFile
 from mdio.core.files.store import store_at
 from mdio.core.files.writing import WrittenFile
 from mdio.core.frames import AtomIndices
@@ -155,7 +155,7 @@ class Shard:
         self.__dict__.pop("file", None)
 
 
-class ShardFiles(Handles[int, "Shard"]):
+class ShardFiles(HandleCache[int, "Shard"]):
     """The shard files of one array, by their numbers along the frames; a few are open at a time."""
 
     def __init__(self, root: Folder, name: str, metadata: ArrayMetadata) -> None:

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from mdio.core.errors import CorruptLayoutError, SourceError
-from mdio.core.files.marks import open_descriptor
-from mdio.core.files.reading import Closing, OpenFile
+from mdio.core.files.checks import open_descriptor
+from mdio.core.files.reading import Closable, OpenFile
 from mdio.core.files.remote.objects import HEAD_NBYTES, find, forget
-from mdio.core.files.remote.places import Redirect
+from mdio.core.files.remote.outputs import Redirect
 from mdio.core.files.store import network_devices, store_at
 
 FLAGS = os.O_RDONLY | os.O_CLOEXEC
@@ -28,7 +28,7 @@ NONBLOCKING = os.O_NONBLOCK
 """Otherwise opening a pipe would wait for a writer; it has no effect on regular files."""
 
 
-class Folder(Closing):
+class Folder(Closable):
     """A folder, or a prefix of objects in a store, whose files are read.
 
     `path`: for opening it, and for messages. Attributes: `opening_waits`: whether opening a file

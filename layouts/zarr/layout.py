@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mdio.core.errors import CorruptLayoutError, MdioError, SourceError, one_line
-from mdio.core.files.store import need_disk, to_path
+from mdio.core.files.store import require_disk, to_path
 from mdio.core.frames import TrajectoryInfo
 from mdio.layouts.backend import BackendLayout
 from mdio.layouts.base import FormatFacts
@@ -124,7 +124,7 @@ class ZarrLayout(BackendLayout):
                 "whether other machines see more, else convert the source again"
             )
         root.close()
-        need_disk(
+        require_disk(
             self.path,
             "Zarr trees of other programs are not read from object stores; copy it here",
             SourceError,

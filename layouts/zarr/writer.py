@@ -35,9 +35,9 @@ from numpy.typing import NDArray
 
 from mdio.core import kernels
 from mdio.core.errors import CorruptLayoutError, OutputError, PlanError, SourceError
-from mdio.core.files.piece_sums import pieces_of_row, sums_of_rows
+from mdio.core.files.piece_sums import pieces_of_row, total_and_row_sums
 from mdio.core.files.publish import flush_tree, output_errors
-from mdio.core.files.remote.places import is_sent_placeholder
+from mdio.core.files.remote.outputs import is_sent_placeholder
 from mdio.core.files.store import is_network, store_at
 from mdio.core.files.writing import WrittenFile
 from mdio.core.frames import FrameBlock, Scratch, TrajectoryInfo
@@ -328,7 +328,7 @@ def _encode_shard(
             else:
                 encoded.append(flat)
                 column = begin // array.chunk_atoms
-                crc, sums = sums_of_rows(flat.reshape(array.chunk_frames, -1))
+                crc, sums = total_and_row_sums(flat.reshape(array.chunk_frames, -1))
                 stored_crcs.append(crc)
                 rows_of_sums = np.array(sums, np.uint32).reshape(-1, n_pieces)[: len(part)]
                 pieces[first : first + len(part), column] = rows_of_sums

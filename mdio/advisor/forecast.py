@@ -22,8 +22,8 @@ from mdio.advisor.measurements import Measurements, SampleRun, Spread, Trial
 from mdio.advisor.profile import Profile
 from mdio.core.blocks import aligned_blocks
 from mdio.core.errors import PlanError, SourceError
+from mdio.core.json_dataclasses import Count, Positive, dataclass_from_json, load_json
 from mdio.core.timing import SCHEMA
-from mdio.core.typed import Count, Positive, dataclass_from_json, load_json
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from mdio.advisor.profile import access_model
 from mdio.core.errors import PlanError, SourceError
 from mdio.core.files.publish import publish
 from mdio.core.frames import TrajectoryInfo
-from mdio.core.typed import dataclass_from_json, load_json
+from mdio.core.json_dataclasses import dataclass_from_json, load_json
 from mdio.layouts.plan import DEFAULT_STRIPE_NBYTES, WriteOptions
 from mdio.layouts.registry import writer_class
 

@@ -13,9 +13,9 @@ from types import MappingProxyType
 from typing import Annotated, Any
 
 from mdio.core.errors import PlanError, SourceError
-from mdio.core.files.marks import read_regular
+from mdio.core.files.checks import read_regular
 from mdio.core.files.publish import publish
-from mdio.core.typed import Count, Positive, dataclass_from_json
+from mdio.core.json_dataclasses import Count, Positive, dataclass_from_json
 
 ACCESS_MODELS = ("xtc-shared", "segments", "segments-chainreader", "hdf5")
 """Published layouts. xtc-shared: one file that all ranks read frame by frame. segments: a file for

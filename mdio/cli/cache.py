@@ -9,7 +9,7 @@ from typing import Any
 from mdio.cli.common import add, add_output_options, parse_nbytes, print_json
 from mdio.cli.convert import parse_seconds
 from mdio.core.cache import Cache, cached_trajectories, evict_units, verify_units
-from mdio.core.files.store import COPY_IT, need_disk
+from mdio.core.files.store import COPY_ADVICE, require_disk
 from mdio.core.signals import stop_event_on_signals
 from mdio.core.words import human_nbytes, plural
 from mdio.parallel.assignment import CacheFollower, follow_into_cache
@@ -86,7 +86,7 @@ def _verify(args: argparse.Namespace) -> Outcome:
 
 def _follow(args: argparse.Namespace) -> Outcome:
     n_reported = 0
-    need_disk(args.pattern, f"only trajectories on a disk can be followed; {COPY_IT}")
+    require_disk(args.pattern, f"only trajectories on a disk can be followed; {COPY_ADVICE}")
 
     def report(follower: CacheFollower) -> None:
         nonlocal n_reported

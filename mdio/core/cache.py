@@ -38,9 +38,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import PlanError, SourceError
-from mdio.core.files.fingerprint import COUNTS_NBYTES, file_state
-from mdio.core.files.in_flight import copy
-from mdio.core.files.marks import open_regular, read_json
+from mdio.core.files.checks import open_regular, read_json
+from mdio.core.files.fingerprint import FRAME_COUNT_NBYTES, file_state
+from mdio.core.files.in_flight import copy_into
 from mdio.core.files.reading import reads
 from mdio.core.files.writing import write_atomically
 from mdio.core.kernels import crc32c, crc32c_pieces
@@ -355,15 +355,15 @@ class CachedUnit:
         begin = unit_offset + offset - starts[index]
         nbytes: int = min(sum(buffer.nbytes for buffer in buffers), end - offset)
         if self._data is not None:
-            copy(self._data[begin : begin + nbytes], buffers, 0)
+            copy_into(self._data[begin : begin + nbytes], buffers, 0)
             return nbytes
         reads.nbytes_cache += nbytes
         first = begin // PIECE_NBYTES * PIECE_NBYTES
         last = min(-(-(begin + nbytes) // PIECE_NBYTES) * PIECE_NBYTES, self.nbytes)
-        copy(self._read_verified(first, last)[begin - first : begin - first + nbytes], buffers, 0)
+        copy_into(self._read(first, last)[begin - first : begin - first + nbytes], buffers, 0)
         return nbytes
 
-    def _read_verified(self, first: int, last: int) -> Bytes:
+    def _read(self, first: int, last: int) -> Bytes:
         """Return the bytes between two edges of pieces, after comparing their checksums."""
         if self._buffer.size < last - first:
             self._buffer = np.empty(last - first, np.uint8)
@@ -382,7 +382,7 @@ class CachedUnit:
     def check(self) -> None:
         """Read all bytes and compare their checksums; raises as `read_into` does."""
         for first in range(0, self.nbytes, 64 * PIECE_NBYTES):
-            self._read_verified(first, min(first + 64 * PIECE_NBYTES, self.nbytes))
+            self._read(first, min(first + 64 * PIECE_NBYTES, self.nbytes))
 
     def close(self) -> None:
         """Close its file."""
@@ -534,7 +534,7 @@ class CachedSource:
 
     def _end_checksums(self, nbytes: int | None) -> dict[str, int]:
         """Return the checksums of both ends of the source, or of its first `nbytes`."""
-        state = file_state(self.path, nbytes, COUNTS_NBYTES)
+        state = file_state(self.path, nbytes, FRAME_COUNT_NBYTES)
         return {name: state[name] for name in ("crc32c_head", "crc32c_tail")}
 
     def _has_grown(self, recorded: dict[str, Any], current: dict[str, int]) -> bool:

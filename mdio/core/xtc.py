@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 from mdio.core.errors import CorruptLayoutError, OutputError, SourceError
 from mdio.core.files.index import FrameIndex
 from mdio.core.files.reading import OpenFile
-from mdio.core.files.store import need_disk
+from mdio.core.files.store import require_disk
 from mdio.core.kernels.backend import import_compiled
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def scan(path: Path) -> FrameIndex:
     else than frames, or its frames differ in their numbers of atoms; the message names frame and
     byte.
     """
-    need_disk(
+    require_disk(
         path,
         "its frames do not follow one another from its beginning to its end; copy it here, and "
         "mdio info says where",

@@ -18,7 +18,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from mdio.core.errors import BlockError, MdioError, PlanError, WorkerDiedError, error_text
-from mdio.core.files.reading import Closing
+from mdio.core.files.reading import Closable
 from mdio.core.signals import raise_received_signal
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class OneAtATime:
         self._lock.release()
 
 
-class Executor(Closing, ABC):
+class Executor(Closable, ABC):
     """Runs a function over items.
 
     A context manager: leaving it ends all remaining workers.

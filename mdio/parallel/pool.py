@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import BlockError, PlanError, error_text
-from mdio.core.files.reading import Closing
+from mdio.core.files.reading import Closable
 from mdio.core.files.remote.objects import has_store_threads
 from mdio.core.frames import uninitialised_array
 from mdio.core.signals import termination_signals_blocked, unblock_termination_signals
@@ -260,7 +260,7 @@ HEAD_NBYTES = mmap.ALLOCATIONGRANULARITY
 """Bytes before the rows, for the pickled shape and dtype of a row. Rows begin at a page."""
 
 
-class SharedRows(Closing):
+class SharedRows(Closable):
     """An array whose first axis alone is known beforehand; the first rows written give the rest.
 
     The parent makes it before it forks. Workers `write` rows that it `accepts`, each different

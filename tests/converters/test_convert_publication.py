@@ -16,7 +16,7 @@ import mdio
 from mdio.cli.main import main
 from mdio.converters.strategies import conversion
 from mdio.core.errors import OutputError
-from mdio.core.files.marks import manifest_in
+from mdio.core.files.checks import manifest_in
 from mdio.readers import reader as formats
 
 GOLDEN = Path(__file__).parents[1] / "golden"

@@ -12,7 +12,7 @@ from suites.per_rank import convert
 
 import mdio
 from mdio.core.errors import CorruptLayoutError, MdioError, SourceError
-from mdio.core.files.marks import read_regular
+from mdio.core.files.checks import read_regular
 from mdio.layouts.manifest import with_checksum
 
 

@@ -16,7 +16,7 @@ from suites.outputs import as_options
 import mdio
 from mdio.converters.convert import prepare
 from mdio.converters.options import ConversionOptions
-from mdio.core.files.marks import parts_folder
+from mdio.core.files.checks import parts_folder
 from mdio.layouts.h5md.file import (
     LIBVER,
     Places,

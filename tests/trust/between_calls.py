@@ -93,16 +93,16 @@ def begin(out: Path, case: str) -> None:
 def one_kill(out: Path, case: str, nth: int) -> str | None:
     """Kill in the place of the nth call; return what was found, None if it ended by itself."""
     former, kind = CASES[case]
-    put_in_place = publish.put_in_place
+    rename_into_place = publish.rename_into_place
 
     def killed(*words, **more) -> None:
         if words[1] == out:  # and no member of an ensemble
             shim.watch(out.parent)
             shim.fail(nth, 0, KILLED)
-        put_in_place(*words, **more)
+        rename_into_place(*words, **more)
 
     def work() -> None:
-        publish.put_in_place = killed
+        publish.rename_into_place = killed
         convert(out, kind, NEW)
 
     status = in_child(work)

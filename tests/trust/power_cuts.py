@@ -184,7 +184,7 @@ def one_round(recorded, folder: Path, name: str, had: bool, rng: random.Random) 
     allowed = {NEW} if n_done == len(steps) else {NEW, OLD if had else None}
     back = ""
     if found is None and had and any(path.suffix == ".old" for path in folder.iterdir()):
-        replacing.tidy([folder / out])
+        replacing.clean_up([folder / out])
         found, back = kills.look(folder / out, options), ", aside"
     assert found in allowed, f"{found} frames after {n_done} of {len(steps)}, expected {allowed}"
     kills.convert(folder / out, options, LATER)

@@ -70,13 +70,13 @@ class Run:
             os.close(self._go)
             os.read(ready, 1)
             time.sleep(delay_s)
-            put_in_place = publish.put_in_place
+            rename_into_place = publish.rename_into_place
 
             def later(*words: Any, **more: Any) -> None:
                 time.sleep(wait_s)
-                put_in_place(*words, **more)
+                rename_into_place(*words, **more)
 
-            publish.put_in_place = later  # type: ignore[assignment]
+            publish.rename_into_place = later  # type: ignore[assignment]
             begin, told = time.time(), io.StringIO()
             state_at = conversion.state_at
 

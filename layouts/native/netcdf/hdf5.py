@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import SourceError
-from mdio.core.files.store import need_disk
+from mdio.core.files.store import require_disk
 from mdio.layouts.foreign.hdf5 import Datasets, ForeignChunks, check_heaps
 
 INTEGERS = {
@@ -37,7 +37,7 @@ class HDF5File:
         self._datasets = Datasets(path)
         self._chunks_by_name: dict[str, ForeignChunks | None] = {}
         self._columns: dict[str, NDArray[Any]] = {}
-        need_disk(path, "NetCDF-4 is not read where it lies; copy it here", SourceError)
+        require_disk(path, "NetCDF-4 is not read where it lies; copy it here", SourceError)
         try:
             self._dataset = netCDF4.Dataset(str(path))
         except (OSError, RuntimeError) as error:

@@ -1,4 +1,4 @@
-"""Fingerprints, which tell source files apart without reading all of them."""
+"""Fingerprints, which identify source files without reading all of them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ HEAD_NBYTES = 64
 END_NBYTES = 64 * 1024
 """Bytes of the head and of the tail of a file that go into its fingerprint."""
 
-COUNTS_NBYTES = 32
-"""DCD and NetCDF files have their number of frames within this many bytes from the beginning, which
-therefore change while such a file grows."""
+FRAME_COUNT_NBYTES = 32
+"""DCD and NetCDF files have their number of frames within this many bytes from the beginning: these
+bytes change while such a file grows."""
 
 KEY_NAMES = {
     "nbytes": "size in bytes",
@@ -50,7 +50,7 @@ def fingerprint(path: str | PathLike[str]) -> dict[str, Any]:
     return {"path": str(to_path(path).absolute()), **state}
 
 
-def contents_of(state: Mapping[str, Any]) -> list[Any]:
+def content_of(state: Mapping[str, Any]) -> list[Any]:
     """Return the part of a fingerprint that a copy of the file elsewhere has, too."""
     return [state.get(name) for name in CONTENT_KEYS]
 
@@ -77,9 +77,9 @@ class SourceStates:
 
     def __init__(self, paths: Sequence[str | PathLike[str]], *, may_grow: bool = False) -> None:
         self.may_grow = may_grow
-        self._skipped = COUNTS_NBYTES if may_grow else 0
+        self._skipped = FRAME_COUNT_NBYTES if may_grow else 0
         self._states = {
-            path: file_state(path, skipped=self._skipped) for path in map(to_path, paths)
+            path: file_state(path, skip_nbytes=self._skipped) for path in map(to_path, paths)
         }
 
     def check(self) -> None:
@@ -97,23 +97,23 @@ class SourceStates:
                 )
 
 
-def file_state(path: Path, nbytes: int | None = None, skipped: int = 0) -> dict[str, int]:
+def file_state(path: Path, nbytes: int | None = None, skip_nbytes: int = 0) -> dict[str, int]:
     """Return ``nbytes``, ``inode``, ``mtime_ns``, ``crc32c_head`` and ``crc32c_tail`` of a file.
 
-    For a folder, those of its manifest. `nbytes`: of a file that may grow, compare only this many
-    bytes from its beginning. `skipped`: bytes at the beginning that may change.
+    For a folder, those of its manifest. `nbytes`: only the first `nbytes` of a file that may grow
+    are read. `skip_nbytes`: bytes at the beginning that may change.
     """
     file_path = identifying_file(path.absolute())
     try:
-        opened = OpenFile(file_path)
+        open_file = OpenFile(file_path)
     except SourceError as error:
         reason = getattr(error.__cause__, "strerror", None) or error
         raise SourceError(f"{path}: cannot be read ({reason}); check the path") from error
-    with opened as file:
+    with open_file as file:
         status = file.status()
         size = status.st_size if nbytes is None else min(nbytes, status.st_size)
-        head = file.peek(skipped, max(0, min(END_NBYTES, size) - skipped))
-        begin = max(skipped, size - END_NBYTES)
+        head = file.peek(skip_nbytes, max(0, min(END_NBYTES, size) - skip_nbytes))
+        begin = max(skip_nbytes, size - END_NBYTES)
         tail = file.peek(begin, max(0, size - begin))
     return {
         "nbytes": status.st_size,
@@ -151,24 +151,24 @@ def read_head(path: Path) -> bytes:
     Read without a buffer: that would have the block size that the file system reports, which may be
     a gigabyte on striped storage.
     """
-    return _read_end(path, tail=False)
+    return _read_end(path, at_tail=False)
 
 
 def read_tail(path: Path) -> bytes:
     """Return the last `HEAD_NBYTES` bytes of a file; see `read_head`."""
-    return _read_end(path, tail=True)
+    return _read_end(path, at_tail=True)
 
 
-def _read_end(path: Path, *, tail: bool) -> bytes:
+def _read_end(path: Path, *, at_tail: bool) -> bytes:
     try:
         status = path.stat()
     except OSError:
         return b""
     if not stat.S_ISREG(status.st_mode):
         return b""
-    begin = max(0, status.st_size - HEAD_NBYTES) if tail else 0
-    if tail and store_at(path).opening_waits:
-        # The size of an object may be outdated: reading it shows that, and it is forgotten then.
+    begin = max(0, status.st_size - HEAD_NBYTES) if at_tail else 0
+    if at_tail and store_at(path).opening_waits:
+        # The size of an object may be outdated: reading it shows that, and drops it from the cache.
         return _read_bytes.__wrapped__(path, begin)
     return _read_bytes(
         path, begin, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns

@@ -46,8 +46,8 @@ MAX_FILES = 14
 """Files with requests in flight. Readers usually keep the 31 files open that were used last, and
 each is used twice: for the request and for the read."""
 GUESSED_NBYTES = 16 << 20
-"""In place of `MAX_NBYTES` where reading may end at any time, plus as many bytes as have been read:
-more would delay the first reads on a slow network."""
+"""Limit in place of `MAX_NBYTES` where reading may end at any time, plus the bytes that have been
+read: more would delay the first reads on a slow network."""
 MAX_STORE_THREADS = 32
 """Concurrent requests to stores. More are queued, in the order of reading."""
 
@@ -90,13 +90,13 @@ class InFlight:
         self._max_requests = max(1, max_nbytes // request_nbytes)
         self._max_nbytes = self._max_requests * request_nbytes
         self._pool: ThreadPoolExecutor | None = None
-        self._ranges_left: Iterator[tuple[OpenFile, int, int]] = iter(())
+        self._next_ranges: Iterator[tuple[OpenFile, int, int]] = iter(())
         self._requests: deque[_Request] = deque()
-        self._free: list[Bytes] = []
+        self._free_buffers: list[Bytes] = []
         self._files: dict[OpenFile, int] = {}
         """Files with requests, and their duplicated descriptors; -1 for objects."""
-        self.pace = Pace(self._max_requests, request_nbytes)
-        """How many requests to have in flight."""
+        self.limit = RequestLimit(self._max_requests, request_nbytes)
+        """Limit of the requests in flight."""
         self._is_local = False
         self._guessed_nbytes: int | None = None
         _instances.add(self)
@@ -104,7 +104,7 @@ class InFlight:
     @property
     def is_worthwhile(self) -> bool:
         """Whether bytes come so slowly that prefetching pays, as far as is known."""
-        return not self._is_local and self.pace.n_cached < MAX_CACHED_REQUESTS
+        return not self._is_local and self.limit.n_cached < MAX_CACHED_REQUESTS
 
     def prefetch(self, ranges: Iterable[ByteRange], *, guessed: bool = False) -> None:
         """Request ranges that will be read next, in this order, in place of earlier ones.
@@ -112,12 +112,12 @@ class InFlight:
         `ranges`: consumed as memory becomes free, so it may be a long generator. Their files may be
         closed meanwhile. `guessed`: whether reading may end at any time.
         """
-        self.forget()
+        self.cancel()
         self._guessed_nbytes = GUESSED_NBYTES if guessed else None
         if not self._is_local:
-            self.pace.n_cached = 0
-            self._ranges_left = requests_for(ranges, self._request_nbytes)
-            self._fill_up()
+            self.limit.n_cached = 0
+            self._next_ranges = requests_for(ranges, self._request_nbytes)
+            self._start_requests()
 
     def read_into(self, file: OpenFile, buffers: Sequence[Any], offset: int) -> int:
         """Fill the beginning of `buffers` with requested bytes, waiting for them; return how many.
@@ -128,39 +128,39 @@ class InFlight:
         n_done = 0
         nbytes = sum(buffer.nbytes for buffer in buffers)
         while n_done < nbytes:
-            request = self._find(file, offset + n_done)
+            request = self._find_request(file, offset + n_done)
             if request is None:
                 break
-            n_read = self._finish(request)
+            n_read = self._finish_request(request)
             begin = offset + n_done - request.offset
             n_copied = min(n_read - begin, nbytes - n_done)
             if n_copied > 0:
-                copy(request.buffer[begin : begin + n_copied], buffers, n_done)
+                copy_into(request.buffer[begin : begin + n_copied], buffers, n_done)
                 n_done += n_copied
             if n_copied <= 0 or begin + n_copied >= request.nbytes:
-                self._drop(request)
+                self._drop_request(request)
             if n_copied <= 0:
                 break
         return n_done
 
-    def forget(self) -> None:
+    def cancel(self) -> None:
         """Drop all requests, waiting for those that are running."""
-        self._ranges_left = iter(())
+        self._next_ranges = iter(())
         while self._requests:
-            self._drop(self._requests[0])
+            self._drop_request(self._requests[0])
         for file in list(self._files):
-            self._release(file)
+            self._release_file(file)
 
     def stop(self) -> None:
         """Drop all requests, and end the threads."""
-        self.forget()
+        self.cancel()
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.shutdown()
-        self._free.clear()
+        self._free_buffers.clear()
 
-    def _fill_up(self) -> None:
-        """Start requests up to the number that `pace` allows."""
+    def _start_requests(self) -> None:
+        """Start requests up to the number that `limit` allows."""
         while self.is_worthwhile and self._has_room():
             next_range = self._next_range()
             if next_range is None:
@@ -169,18 +169,18 @@ class InFlight:
             if file.remote is not None:
                 self._request_object(file, file.remote, offset, nbytes)
                 continue
-            buffer = self._free.pop() if self._free else np.empty(0, np.uint8)
+            buffer = self._free_buffers.pop() if self._free_buffers else np.empty(0, np.uint8)
             if buffer.size < nbytes:
                 buffer = uninitialised_array((max(nbytes, self._request_nbytes),), np.uint8)
             request = _Request(file, offset, nbytes, buffer)
             self._requests.append(request)
             if self._pool is not None:
                 request.future = self._pool.submit(read, self._files[file], buffer[:nbytes], offset)
-            elif self._read_here(request):
-                self.pace.n_cached = 0
+            elif self._read_in_this_thread(request):
+                self.limit.n_cached = 0
                 self._start_threads()
             else:
-                self.pace.n_cached += 1
+                self.limit.n_cached += 1
 
     def _request_object(
         self, file: OpenFile, remote: RemoteObject, offset: int, nbytes: int
@@ -194,7 +194,7 @@ class InFlight:
             request.came_with_opening = True
             request.future.set_result(0.0)
             return
-        self.pace.n_requests = self._max_requests
+        self.limit.n_requests = self._max_requests
         self._max_nbytes = self._max_requests * self._request_nbytes * STORE_MEMORY_FACTOR
         if self._pool is None:
             self._start_threads(min(self._max_requests, MAX_STORE_THREADS))
@@ -212,7 +212,7 @@ class InFlight:
         from concurrent.futures import ThreadPoolExecutor
 
         self._pool = ThreadPoolExecutor(n_threads or self._max_requests, "mdio in-flight")
-        self.pace.begin()
+        self.limit.begin()
 
     def _has_room(self) -> bool:
         """Return whether another request may be started."""
@@ -221,7 +221,7 @@ class InFlight:
         unused = [request for request in self._requests if not request.was_used]
         if unused and unused[-1].came_with_opening:  # more such bytes may be read first
             return False
-        max_requests = self.pace.n_requests if self._pool else 1
+        max_requests = self.limit.n_requests if self._pool else 1
         nbytes = sum(request.nbytes for request in unused)
         max_nbytes = self._max_nbytes if self._guessed_nbytes is None else self._guessed_nbytes
         return len(unused) < max_requests and nbytes < min(max_nbytes, self._max_nbytes)
@@ -229,7 +229,7 @@ class InFlight:
     def _next_range(self) -> tuple[OpenFile, int, int] | None:
         """Return the next range to request; None if there is none, or no file to prefetch."""
         try:
-            next_range = next(self._ranges_left, None)
+            next_range = next(self._next_ranges, None)
             if next_range is not None and next_range[0] not in self._files:
                 file, offset, _ = next_range
                 if file.prefetcher is not None:  # another reader prefetches it
@@ -244,7 +244,7 @@ class InFlight:
             return None
         return next_range
 
-    def _read_here(self, request: _Request) -> bool:
+    def _read_in_this_thread(self, request: _Request) -> bool:
         """Read in this thread, and return whether it had to wait for the bytes."""
         n_waits_before = n_waits()
         try:
@@ -255,16 +255,16 @@ class InFlight:
             request.future.set_exception(error)
         return n_waits() != n_waits_before
 
-    def _find(self, file: OpenFile, offset: int) -> _Request | None:
+    def _find_request(self, file: OpenFile, offset: int) -> _Request | None:
         """Return the request with this byte, and drop those before it."""
         for request in self._requests:
             if request.file is file and 0 <= offset - request.offset < request.nbytes:
                 while self._requests[0] is not request:
-                    self._drop(self._requests[0])
+                    self._drop_request(self._requests[0])
                 return request
         return None
 
-    def _finish(self, request: _Request) -> int:
+    def _finish_request(self, request: _Request) -> int:
         """Wait for a request and return its number of bytes; 0 if it failed."""
         had_to_wait = not request.future.done()
         try:
@@ -276,20 +276,20 @@ class InFlight:
             if self._guessed_nbytes is not None:
                 self._guessed_nbytes += request.nbytes
             is_measured = self._pool is not None and request.file.remote is None
-            self.pace.adapt(request.nbytes, seconds if is_measured else None, waited=had_to_wait)
-            self._fill_up()  # now, since its last bytes may never be read
+            self.limit.adapt(request.nbytes, seconds if is_measured else None, waited=had_to_wait)
+            self._start_requests()  # now, since its last bytes may never be read
         return request.nbytes
 
-    def _drop(self, request: _Request) -> None:
+    def _drop_request(self, request: _Request) -> None:
         self._requests.remove(request)
         if not request.future.cancel():
             request.future.exception()  # wait: it still writes into its buffer
         if request.file.remote is None:
-            self._free.append(request.buffer)
+            self._free_buffers.append(request.buffer)
         if not any(pending.file is request.file for pending in self._requests):
-            self._release(request.file)  # keep few files open
+            self._release_file(request.file)  # keep few files open
 
-    def _release(self, file: OpenFile) -> None:
+    def _release_file(self, file: OpenFile) -> None:
         """Close the descriptor of a file without requests, which others may prefetch then."""
         file.prefetcher = None
         descriptor = self._files.pop(file)
@@ -319,7 +319,7 @@ UNITS_PER_OPENING = 8
 
 
 class Opening(NamedTuple):
-    """An object, not open yet, that must be before its ranges are known: a shard for its index."""
+    """An object to open before its byte ranges are known, such as a shard, for its index."""
 
     path: Path
     last_nbytes: int
@@ -335,7 +335,7 @@ def prefetch_openings(openings: Iterable[Opening]) -> None:
         objects.prefetch(paths, last_nbytes)
 
 
-class Prefetched(Protocol):
+class Prefetchable(Protocol):
     """A layout, or anything else that knows the byte ranges of its frames."""
 
     def boundaries(self) -> NDArray[np.int64]:
@@ -354,7 +354,7 @@ class Prefetch:
     `layout`: open. `opens_ahead`: whether to open objects ahead, too, as in a store.
     """
 
-    def __init__(self, layout: Prefetched, *, opens_ahead: bool) -> None:
+    def __init__(self, layout: Prefetchable, *, opens_ahead: bool) -> None:
         self._layout, self._opens_ahead = layout, opens_ahead
         self._in_flight = InFlight()
         self._requested: set[Path] = set()
@@ -369,7 +369,7 @@ class Prefetch:
         """Prefetch these runs of frames, in place of earlier ones."""
         runs = (run for run in runs if run[0] < run[1])
         if self._opens_ahead:
-            runs = self._with_openings(self._cut(runs), atoms, guessed=guessed)
+            runs = self._with_openings(self._cut_runs(runs), atoms, guessed=guessed)
         ranges = (
             byte_range for run in runs for byte_range in self._layout.byte_ranges(*run, atoms)
         )
@@ -379,15 +379,15 @@ class Prefetch:
         """Open the objects of one frame ahead, and the next ones if frames are read in order."""
         runs = [(frame, frame + 1)]
         if frame == self._next_frame:
-            number = int(self._edges.searchsorted(frame, side="right"))
-            edges = self._edges[number : number + UNITS_PER_OPENING].tolist()
+            next_unit = int(self._edges.searchsorted(frame, side="right"))
+            edges = self._edges[next_unit : next_unit + UNITS_PER_OPENING].tolist()
             runs += [(edge, edge + 1) for edge in edges if edge < self._edges[-1]]
         self._next_frame = frame + 1
         self.open_ahead(runs, atoms)
         chunks = list(self._layout.byte_ranges(frame, frame + 1, atoms))
         gaps = [b.offset - a.offset - a.nbytes for a, b in pairwise(chunks) if a.file is b.file]
         # Several chunks, of a large frame or several fields; not if the gaps would be read, too.
-        if len(chunks) > 1 and not any(0 < gap <= GAP_NBYTES for gap in gaps):
+        if len(chunks) > 1 and not any(0 < gap <= MAX_GAP_NBYTES for gap in gaps):
             self._in_flight.prefetch(chunks)
 
     def open_ahead(self, runs: FrameRuns, atoms: AtomIndices | None) -> None:
@@ -405,13 +405,13 @@ class Prefetch:
         if self._opens_ahead:
             self.open_ahead((), None)
 
-    def _cut(self, runs: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    def _cut_runs(self, runs: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
         """Cut runs into shorter ones, of a few units of the layout each."""
         edges = self._edges
         for start, stop in runs:
             while start < stop:
-                number = int(edges.searchsorted(start, side="right")) - 1 + UNITS_PER_OPENING
-                end = min(stop, int(edges[min(number, len(edges) - 1)]))
+                last_unit = int(edges.searchsorted(start, side="right")) - 1 + UNITS_PER_OPENING
+                end = min(stop, int(edges[min(last_unit, len(edges) - 1)]))
                 yield start, end
                 start = end
 
@@ -454,12 +454,12 @@ if hasattr(os, "register_at_fork"):
 
 STORE_REQUEST_FACTOR, STORE_MEMORY_FACTOR = 8, 4
 """For stores: factors of the request size, and of the bytes in flight."""
-GAP_NBYTES = 64 << 10
+MAX_GAP_NBYTES = 64 << 10
 """Ranges with at most this gap between them are coalesced."""
 MAX_END_NBYTES = 512
 """Most bytes behind the last range of an object, such as a shard's index."""
 FIRST_REQUESTS = 8
-GROWTH = 1.1
+MIN_RATE_GROWTH = 1.1
 """The number of requests is doubled again if the rate grew by this factor."""
 CACHED_NBYTES_PER_S = 1.0e9
 """A faster request came from memory (or from a disk that needs no concurrent requests)."""
@@ -476,7 +476,7 @@ class ByteRange:
     nbytes: int
 
 
-class Pace:
+class RequestLimit:
     """Adapts the number of requests in flight to the rate of the storage.
 
     `max_requests`: the largest number of requests. `request_nbytes`: size of the largest.
@@ -487,7 +487,7 @@ class Pace:
         self.n_requests = FIRST_REQUESTS
         self.n_cached = 0
         """Requests in a row that came from memory."""
-        self._grows, self._waited = True, False
+        self._may_double, self._waited = True, False
         self._best_nbytes_per_s = 0.0
         self._window_nbytes, self._window_began_s = 0, 0.0
 
@@ -510,11 +510,11 @@ class Pace:
             return
         now_s = time.perf_counter()
         rate = self._window_nbytes / (now_s - self._window_began_s)
-        if self._waited and self._grows:
-            if rate > GROWTH * self._best_nbytes_per_s:
+        if self._waited and self._may_double:
+            if rate > MIN_RATE_GROWTH * self._best_nbytes_per_s:
                 self.n_requests = min(2 * self.n_requests, self._max_requests)
             else:
-                self._grows = False
+                self._may_double = False
         self._best_nbytes_per_s = max(rate, self._best_nbytes_per_s)
         self._window_nbytes, self._window_began_s, self._waited = 0, now_s, False
 
@@ -530,7 +530,7 @@ def requests_for(
     max_nbytes = request_nbytes
     offset = stop = 0
     for byte_range in ranges:
-        if byte_range.file is file and offset <= byte_range.offset <= stop + GAP_NBYTES:
+        if byte_range.file is file and offset <= byte_range.offset <= stop + MAX_GAP_NBYTES:
             stop = max(stop, byte_range.offset + byte_range.nbytes)
         else:
             if file is not None and offset < stop:
@@ -581,7 +581,7 @@ def read(fd: int, buffer: Bytes, offset: int) -> float:
     return time.perf_counter() - began_s
 
 
-def copy(source: Bytes, targets: Sequence[Any], skip: int) -> None:
+def copy_into(source: Bytes, targets: Sequence[Any], skip: int) -> None:
     """Copy `source` into `targets`, behind their first `skip` bytes in all."""
     data, offset = source.data, 0
     for target in targets:

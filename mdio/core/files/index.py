@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.files.marks import is_own, open_regular
+from mdio.core.files.checks import is_own, open_regular
 from mdio.core.files.reading import OpenFile
 from mdio.core.files.store import store_at
 from mdio.core.files.writing import INDEX_ENDING, write_atomically
@@ -133,7 +133,7 @@ def load_index(
         if identity.matches(stored_identity, index_path):
             return stored_index
         old_nbytes = stored_identity.nbytes
-        has_grown = store.grows and old_nbytes < identity.nbytes
+        has_grown = store.may_grow and old_nbytes < identity.nbytes
         if has_grown and extend and stored_identity.crc == Identity.of(path, old_nbytes).crc:
             index = extend(path, stored_index)
     if index is None:
@@ -196,18 +196,18 @@ def load_metadata(
 
     Damaged ones, and those of other users, are left out.
     """
-    for index_path in index_paths(path, ending):
+    for meta_path in index_paths(path, ending):
         data = b""
         with suppress(OSError, ValueError):
-            if _is_trusted(index_path, path) and index_path.is_file():  # reading a pipe would wait
-                with OpenFile(index_path) as file:
+            if _is_trusted(meta_path, path) and meta_path.is_file():  # reading a pipe would wait
+                with OpenFile(meta_path) as file:
                     data = file.peek(0, file.nbytes)
         if len(data) < HEADER.size + IDENTITY.size:
             continue
         payload = memoryview(data)[HEADER.size :]
         if HEADER.unpack_from(data) == (magic, zlib.crc32(payload)):
             ends_crc, nbytes, mtime_ns = IDENTITY.unpack_from(payload)
-            yield index_path, Identity(nbytes, mtime_ns, ends_crc), payload[IDENTITY.size :]
+            yield meta_path, Identity(nbytes, mtime_ns, ends_crc), payload[IDENTITY.size :]
 
 
 def _decode_index(body: memoryview, nbytes: int) -> FrameIndex | None:
@@ -227,20 +227,20 @@ def save_metadata(
     """Store metadata of a file for `load_metadata`, if that is possible."""
     payload = IDENTITY.pack(identity.crc, identity.nbytes, identity.mtime_ns) + body
     data = HEADER.pack(magic, zlib.crc32(payload)) + payload
-    for number, index_path in enumerate(index_paths(path, ending)):
-        if not store_at(index_path).built_in_place or not _is_trusted(index_path, path):
+    for place, meta_path in enumerate(index_paths(path, ending)):
+        if not store_at(meta_path).built_in_place or not _is_trusted(meta_path, path):
             continue  # another user's file stays, and is not read
         try:
-            if number:  # the cache folder
-                index_path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(index_path, data, prefix=".mdio-index-")
+            if place:  # the cache folder
+                meta_path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(meta_path, data, prefix=".mdio-index-")
         except OSError:
             continue
         return
 
 
 def _load_mdanalysis_index(path: Path) -> FrameIndex | None:
-    """Return the offsets that MDAnalysis stored, under the conditions that it sets itself."""
+    """Return the offsets that MDAnalysis stored, if they are valid by its own conditions."""
     offsets_path = path.with_name(f".{path.name}_offsets.npz")
     if not store_at(path).keeps_times:
         return None

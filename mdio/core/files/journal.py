@@ -1,4 +1,4 @@
-"""A journal of the finished pieces of an output, from which another run can continue.
+"""Journals of the stored pieces of an output, from which another run can continue.
 
 It lies beside the temporary, as ``.NAME.mdio-HOST-PID-TOKEN.journal``. Its first record describes
 the conversion; each other one describes a stored piece of the output. A record has its length and
@@ -29,23 +29,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import OutputError
+from mdio.core.files.checks import is_trusted_record, manifest_in, open_regular
 from mdio.core.files.locks import Leftover, leftovers
-from mdio.core.files.marks import is_own_record, manifest_in, open_regular
 from mdio.core.files.writing import flush, write_all
 from mdio.core.kernels import crc32c
 from mdio.core.words import human_nbytes
 
 MAGIC = b"mdio journal 1\n"
-_HEADER = struct.Struct("<QI")
+RECORD_HEADER = struct.Struct("<QI")
 """Bytes of a record, and their crc32c."""
 DTYPES = ("<f4", "<f8", "<i8", "<u4", "|u1")
 """Types of the arrays in records."""
 FLUSH_INTERVAL_S = 30.0
 """Also the time of work that a power cut may cost. Not shorter: a flush blocks all writers of a
 shared file system, and takes longer the more was written."""
-MARK = "flushed"
+MARK_KEY = "flushed"
 """Key of a mark: the run of records before it that are flushed."""
-MEMBERS = "members"
+MEMBERS_KEY = "members"
 """Key of the first record of an ensemble: the names under which its trajectories lie in the
 temporary."""
 N_REUSED_KEY = "n_taken"
@@ -59,7 +59,7 @@ MAX_CLOSE_WAIT_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A record that a piece, a run of frames, is stored."""
+    """The record of a stored piece, which is a run of frames."""
 
     first: int
     """Its first frame."""
@@ -79,7 +79,7 @@ class Record:
             "arrays": [[array.dtype.str, array.shape] for array in self.arrays],
         }
         data = b"".join((json.dumps(head).encode(), b"\n", *(a.tobytes() for a in self.arrays)))
-        return _HEADER.pack(len(data), crc32c(data)) + data
+        return RECORD_HEADER.pack(len(data), crc32c(data)) + data
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Record:
@@ -106,7 +106,7 @@ def read_journal(path: Path) -> tuple[list[Record], int]:
     """Return the complete records of a journal, and the offset of their end; raises OSError."""
     with open(open_regular(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
         # That of another user could list frames that are not stored.
-        if not is_own_record(os.fstat(file.fileno()), path.parent):
+        if not is_trusted_record(os.fstat(file.fileno()), path.parent):
             return [], 0
         data = file.read()
     records: list[Record] = []
@@ -117,17 +117,17 @@ def read_journal(path: Path) -> tuple[list[Record], int]:
         ValueError, TypeError, LookupError, struct.error, OverflowError, RecursionError
     ):
         while True:
-            nbytes, crc = _HEADER.unpack_from(data, offset)
-            begin = offset + _HEADER.size
+            nbytes, crc = RECORD_HEADER.unpack_from(data, offset)
+            begin = offset + RECORD_HEADER.size
             body = data[begin : begin + nbytes]
             if len(body) < nbytes or not nbytes or crc32c(body) != crc:
                 break
             record = Record.from_bytes(body)
-            if (flushed_run := record.values.get(MARK)) is None:
+            if (flushed_run := record.values.get(MARK_KEY)) is None:
                 records.append(record)
             else:
                 run = slice(*flushed_run)
-                records[run] = [replace(one, flushed=True) for one in records[run]]
+                records[run] = [replace(record, flushed=True) for record in records[run]]
             offset = begin + nbytes
     return records, offset
 
@@ -152,7 +152,7 @@ class Journal:
         """Up to which byte of the journal's file the disk has room for it."""
         self._fd = open_regular(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
         try:
-            if not is_own_record(os.fstat(self._fd), self.path.parent):
+            if not is_trusted_record(os.fstat(self._fd), self.path.parent):
                 raise OSError(errno.EPERM, "it belongs to another user", str(self.path))
             records, self._end = read_journal(self.path)
             if not records:
@@ -197,7 +197,7 @@ class Journal:
                 flush(path)
         with self._lock:
             if self._fd >= 0:
-                self._append(Record(0, 0, {MARK: [self._n_flushed, stop]}))
+                self._append(Record(0, 0, {MARK_KEY: [self._n_flushed, stop]}))
                 self._n_flushed = stop
                 os.fsync(self._fd)
 
@@ -253,22 +253,22 @@ class Unfinished:
     @property
     def _contents(self) -> str:
         """How many trajectories and frames are stored, for messages."""
-        members = self.values.get(MEMBERS)
+        members = self.values.get(MEMBERS_KEY)
         if members is None:
             n_reused = self.values.get(N_REUSED_KEY)
             return stored_frames_text(self.n_frames, self.values["n_frames"], n_reused)
-        whole_text = f"{self.n_whole:,} of {len(members):,} trajectories"
+        trajectories = f"{self.n_whole:,} of {len(members):,} trajectories"
         frames = f"{self.n_frames:,} frames"
         if not self.n_whole:
             return frames
-        return f"{whole_text} and {frames} of others" if self.n_frames else whole_text
+        return f"{trajectories} and {frames} of others" if self.n_frames else trajectories
 
     def advice(self, *, replaces: bool) -> str:
         """Return the end of the message of a run that leaves it, which says how to go on.
 
         `replaces`: whether there is a former output, which is kept until this one is complete.
         """
-        at_least = "at least " if MEMBERS in self.values else ""
+        at_least = "at least " if MEMBERS_KEY in self.values else ""
         resume, restart, conjunction = "--resume", "--force", "or"
         if replaces and self._is_append:
             resume, conjunction = "mdio append with --resume", "of mdio.append, or"
@@ -280,7 +280,7 @@ class Unfinished:
         )
 
     def check_continues(self, target: Path, *, continues: bool) -> None:
-        """Raise OutputError if it is of a conversion, and the new run `continues` an output."""
+        """Raise OutputError if the new run `continues` an output, and this is of a conversion."""
         if continues and not self._is_append:
             raise OutputError(
                 f"{target}: a conversion that was to replace it is unfinished: {self.text}; give "
@@ -288,8 +288,8 @@ class Unfinished:
                 "(force=True and resume=True in Python), or --force here to drop what is kept"
             )
 
-    def compare(self, target: Path, identity: Mapping[str, Any]) -> None:
-        """Raise OutputError unless it is of the conversion of this `identity`."""
+    def check_identity(self, target: Path, identity: Mapping[str, Any]) -> None:
+        """Raise OutputError unless it is of the conversion with this `identity`."""
         stored = self.values.get("of")
         change = describe_change(stored if isinstance(stored, dict) else {}, identity)
         if change is not None:
@@ -323,7 +323,7 @@ def find_unfinished(temporary: Path) -> Unfinished | None:
     values = records[0].values
     if manifest is not None and manifest["uuid"] != values.get("uuid"):
         return None
-    if MEMBERS in values:
+    if MEMBERS_KEY in values:
         return _unfinished_ensemble(temporary, values)
     stored = {record.first: record for record in records[1:]}.values()
     n_frames = sum(record.n_frames for record in stored)
@@ -336,12 +336,12 @@ def _unfinished_ensemble(temporary: Path, values: Mapping[str, Any]) -> Unfinish
 
     Files are counted, since the rank that keeps the journal learns late what other ranks stored.
     """
-    finished = [temporary / name for name in values[MEMBERS] if os.path.lexists(temporary / name)]
+    whole = [temporary / name for name in values[MEMBERS_KEY] if os.path.lexists(temporary / name)]
     others = list(filter(None, map(find_unfinished, temporary.glob(".*.tmp"))))
     n_frames = sum(other.n_frames for other in others)
-    nbytes = sum(map(allocated_nbytes, finished)) + sum(other.nbytes for other in others)
-    unfinished = Unfinished(temporary, values, n_frames, nbytes, len(finished))
-    return unfinished if n_frames or finished else None
+    nbytes = sum(map(allocated_nbytes, whole)) + sum(other.nbytes for other in others)
+    unfinished = Unfinished(temporary, values, n_frames, nbytes, len(whole))
+    return unfinished if n_frames or whole else None
 
 
 def unfinished_in(leftover: Leftover) -> Iterator[Unfinished]:
@@ -401,11 +401,11 @@ def _difference(old: Any, new: Any, name: str = "") -> str | None:
         pairs = enumerate(zip_longest(old, new))
         differences = (_difference(*pair, f"{name} {number}") for number, pair in pairs)
     else:
-        then, now = json.dumps(old)[:80], json.dumps(new)[:80]
+        old_text, new_text = json.dumps(old)[:80], json.dumps(new)[:80]
         if json.dumps(old) == json.dumps(new):
             return None
         if name.endswith(", mtime_ns") and isinstance(old, int) and isinstance(new, int):
-            name, then, now = name.removesuffix(", mtime_ns"), _date(old), _date(new)
-            return f"{name}: last changed {then} then, {now} now"
-        return f"{name}: {then} then, {now} now"
+            name, old_text, new_text = name.removesuffix(", mtime_ns"), _date(old), _date(new)
+            return f"{name}: last changed {old_text} then, {new_text} now"
+        return f"{name}: {old_text} then, {new_text} now"
     return next((text for text in differences if text is not None), None)

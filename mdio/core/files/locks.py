@@ -1,4 +1,4 @@
-"""Temporary names of outputs, the process that owns each, and locks on changing an output.
+"""Temporary names of outputs, the processes that own them, and locks on changing an output.
 
 An output ``NAME`` is built as ``.NAME.mdio-HOST-PID-TOKEN.tmp``. Under the same name, ``.journal``
 records which frames are stored; ``.old`` is the former output, if it had to be moved aside;
@@ -31,16 +31,16 @@ from pathlib import Path
 from typing import Any
 
 from mdio.core.errors import OutputError, SourceError
-from mdio.core.files.fingerprint import file_state
-from mdio.core.files.marks import (
+from mdio.core.files.checks import (
     belongs_to_output,
     is_built_for,
     is_own,
-    is_own_record,
+    is_trusted_record,
     open_regular,
     read_json,
     try_lock,
 )
+from mdio.core.files.fingerprint import file_state
 from mdio.core.files.store import store_at
 from mdio.core.kernels import crc32c
 
@@ -54,11 +54,11 @@ _TRACE_NAME = re.compile(
 TOKEN_NBYTES = 4
 MAX_LOCK_NBYTES = 1 << 20
 """A lock file is read up to this size."""
-DYING_S = 1.0
-"""How long to wait for the last children of a process that was killed."""
-QUIET_S = 60.0
+CHILDREN_END_S = 1.0
+"""How long to wait for the children of a killed process to end."""
+IDLE_S = 60.0
 """A run on another host is dead if its lock is free and its journal has not grown for this long."""
-_claimed: set[str] = set()
+_owners: set[str] = set()
 """Owners (HOST-PID-TOKEN) of publications of this process, or of its parent before a fork."""
 
 
@@ -71,7 +71,7 @@ def _trace(target: Path, owner: str, ending: str) -> Path:
     return target.with_name(f".{target.name}.mdio-{owner}.{ending}")
 
 
-def longest_name(target: Path) -> int:
+def longest_name_nbytes(target: Path) -> int:
     """Return the bytes of the longest file name that publishing `target` may need."""
     owner = f"{host_name()}-{os.getpid()}-{'0' * 2 * TOKEN_NBYTES}"
     return len(os.fsencode(_trace(target, owner, "journal").name))
@@ -90,15 +90,15 @@ def is_inside_temporary(path: Path) -> bool:
     return any(map(TEMPORARY.fullmatch, path.parent.parts))
 
 
-def _is_at(fd: int, path: Path) -> bool:
+def _is_still_at(fd: int, path: Path) -> bool:
     try:
         return os.path.samestat(os.fstat(fd), path.lstat())
     except OSError:
         return False
 
 
-class Claim:
-    """The lock on the traces of one publication, released at the latest when the process ends.
+class Publication:
+    """The names and the lock of one publication; a lock is released when its process ends, too.
 
     `target`: the path to publish. Attribute `needs_recovery`: whether a plan is yet to be completed
     or undone, so that the lock file must stay.
@@ -114,10 +114,10 @@ class Claim:
             self._fd = os.open(self.path, flags, 0o666)
             # Between the two calls, another process may have taken it for a dead one's lock.
             locked = try_lock(self._fd)
-            if locked is not False and _is_at(self._fd, self.path):
+            if locked is not False and _is_still_at(self._fd, self.path):
                 break
             os.close(self._fd)
-        _claimed.add(self.owner)
+        _owners.add(self.owner)
         try:
             if locked is None:  # else nothing need be written, and a full disk does no harm
                 self._write(process_identity(self.pid))
@@ -158,23 +158,23 @@ class Claim:
                 self.path.unlink()
         with contextlib.suppress(OSError):  # a lost mount, which another error reports
             os.close(self._fd)
-        _claimed.discard(self.owner)
+        _owners.discard(self.owner)
 
 
-def refuse_second_run(claim: Claim, target: Path) -> None:
+def refuse_second_run(publication: Publication, target: Path) -> None:
     """Raise OutputError if a run that is alive on this machine began to write `target` before.
 
     One that began on another machine, or is about to end, is noticed when this run publishes.
     """
-    own_age = claim.path.lstat().st_mtime_ns, claim.owner
+    own_age = publication.path.lstat().st_mtime_ns, publication.owner
     for trace in _traces(target.parent):
         owner, path = trace["owner"], target.parent / trace.string
         is_other = trace["ending"] == "lock" and trace["name"] == target.name
-        if not is_other or owner == claim.owner or trace["host"] != host_name():
+        if not is_other or owner == publication.owner or trace["host"] != host_name():
             continue
         try:
             is_older = (path.lstat().st_mtime_ns, owner) < own_age
-            is_alive = is_older and (owner in _claimed or _is_locked(path, int(trace["pid"])))
+            is_alive = is_older and (owner in _owners or _is_locked(path, int(trace["pid"])))
         except OSError:  # it has ended meanwhile
             continue
         if is_alive:
@@ -207,7 +207,7 @@ class Leftover:
     lock: Path
     """It may not exist: after a power cut."""
     plan: dict[str, Any] | None
-    """The plan written by `Claim.record`."""
+    """The plan written by `Publication.record`."""
 
     def name(self, target: Path, ending: str = "tmp") -> Path:
         """Return the temporary or moved-aside name of `target`."""
@@ -222,12 +222,12 @@ def leftovers(targets: Sequence[Path]) -> Iterator[Leftover]:
     """
     folder = targets[0].parent
     names = {target.name for target in targets}
-    deadline = time.monotonic() + DYING_S
+    deadline = time.monotonic() + CHILDREN_END_S
     for owner, all_traces in _traces_by_owner(folder).items():
         lock = next((trace for trace in all_traces if trace["ending"] == "lock"), None)
         target = lock["name"] if lock else min((trace["name"] for trace in all_traces), key=len)
         traces = [trace for trace in all_traces if is_built_for(target, trace["name"])]
-        if owner in _claimed or names.isdisjoint(trace["name"] for trace in traces):
+        if owner in _owners or names.isdisjoint(trace["name"] for trace in traces):
             continue
         temporaries, aside, journals = (
             [trace["name"] for trace in traces if trace["ending"] == ending]
@@ -245,7 +245,7 @@ def leftovers(targets: Sequence[Path]) -> Iterator[Leftover]:
         except OSError:  # its process has ended meanwhile, or is another user's
             continue
         try:
-            if not is_own_record(os.fstat(fd), folder):
+            if not is_trusted_record(os.fstat(fd), folder):
                 continue
             locked = try_lock(fd)
             while is_local and locked is False and not is_running(int(lock["pid"])):
@@ -255,12 +255,12 @@ def leftovers(targets: Sequence[Path]) -> Iterator[Leftover]:
                 locked = try_lock(fd)
             entries = _lock_entries(fd)
             if not is_local:
-                is_dead = locked is True and _is_quiet(folder, traces)
+                is_dead = locked is True and _is_idle(folder, traces)
             elif locked is not None:
                 is_dead = locked
             else:
                 is_dead = is_process_gone(entries[0] if entries else {})
-            if is_dead and _is_at(fd, lock_path):
+            if is_dead and _is_still_at(fd, lock_path):
                 plan = next((entry for entry in entries if "goal" in entry), None)
                 if plan is None or _is_valid_plan(plan, target):
                     yield Leftover(folder, owner, temporaries, aside, journals, lock_path, plan)
@@ -283,7 +283,7 @@ def _is_valid_plan(plan: Mapping[str, Any], target: str) -> bool:
 def _traces(folder: Path) -> list[re.Match[str]]:
     """Return the names of traces in `folder` that belong to this user.
 
-    Locks and journals are believed, so these must also be regular files with one name.
+    Locks and journals are trusted, so these must also be regular files with one name.
     """
     matches = []
     for path in folder.iterdir():
@@ -291,7 +291,7 @@ def _traces(folder: Path) -> list[re.Match[str]]:
         with contextlib.suppress(OSError):  # it was removed meanwhile
             if match is not None:
                 is_record = match["ending"] in ("lock", "journal")
-                if (is_own_record if is_record else is_own)(path.lstat(), folder):
+                if (is_trusted_record if is_record else is_own)(path.lstat(), folder):
                     matches.append(match)
     return matches
 
@@ -308,11 +308,11 @@ def _traces_by_owner(folder: Path) -> dict[str, list[re.Match[str]]]:
     }
 
 
-def _is_quiet(folder: Path, traces: Sequence[re.Match[str]]) -> bool:
+def _is_idle(folder: Path, traces: Sequence[re.Match[str]]) -> bool:
     """Return whether nothing has been added to a journal for a while."""
     journals = [folder / trace.string for trace in traces if trace["ending"] == "journal"]
     with contextlib.suppress(OSError):
-        return all(time.time() - path.stat().st_mtime > QUIET_S for path in journals)
+        return all(time.time() - path.stat().st_mtime > IDLE_S for path in journals)
     return False
 
 
@@ -389,8 +389,8 @@ MAX_WAIT_S = 600.0
 
 State = tuple[Any, ...]
 
-_unremoved: dict[Path, State | None] = {}
-"""Files of this process that could not be removed yet, with their states."""
+_to_remove: dict[Path, State | None] = {}
+"""Files of this process that could not be removed yet, and their states."""
 
 
 def state_at(path: Path) -> State | None:
@@ -467,7 +467,7 @@ def _is_dead(owner: dict[str, Any]) -> bool:
 def _acquire(lock: Path, target: Path) -> int:
     """Create the lock file, waiting for others, and return its inode."""
     _retry_removals(lock.parent)
-    began_s = changed_s = time.monotonic()
+    began_s = unchanged_since_s = time.monotonic()
     last_state: State | None = None
     while True:
         state = state_at(lock)
@@ -477,9 +477,9 @@ def _acquire(lock: Path, target: Path) -> int:
             continue
         now_s = time.monotonic()
         if state != last_state:
-            last_state, changed_s = state, now_s
+            last_state, unchanged_since_s = state, now_s
         owner = read_json(lock)
-        if _is_dead(owner) or now_s - changed_s > STALE_S:
+        if _is_dead(owner) or now_s - unchanged_since_s > STALE_S:
             _remove_stale(lock, state)
         elif now_s - began_s > MAX_WAIT_S:
             holder = f"process {owner.get('pid', '?')} on {owner.get('host', 'some machine')}"
@@ -498,13 +498,13 @@ def _create_lock(lock: Path) -> int:
     """
     temporary = _unique_path(lock)
     try:
-        inode = _create_owned(temporary)
+        inode = _create_owner_file(temporary)
         os.link(temporary, lock)
         return inode
     except FileExistsError:
         raise
     except OSError:  # a file system without links
-        return _create_owned(lock)
+        return _create_owner_file(lock)
     finally:
         _try_remove(temporary)
 
@@ -515,13 +515,13 @@ def _try_remove(path: Path) -> None:
         path.unlink(missing_ok=True)
     except OSError:
         with contextlib.suppress(OSError):
-            _unremoved[path] = state_at(path)
+            _to_remove[path] = state_at(path)
 
 
 def _retry_removals(folder: Path) -> None:
     """Remove files that could not be removed before, unless they were replaced meanwhile."""
-    for path in [path for path in list(_unremoved) if path.parent == folder]:
-        state = _unremoved.pop(path, None)
+    for path in [path for path in list(_to_remove) if path.parent == folder]:
+        state = _to_remove.pop(path, None)
         with contextlib.suppress(OSError):
             if state is not None and state_at(path) == state:
                 _try_remove(path)
@@ -547,7 +547,7 @@ def _is_abandoned(temporary: Path) -> bool:
     return _age_s(temporary) > STALE_S
 
 
-def _create_owned(path: Path) -> int:
+def _create_owner_file(path: Path) -> int:
     """Create a file that identifies this process; return its inode."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     try:
@@ -561,12 +561,12 @@ def _create_owned(path: Path) -> int:
 
 def _remove_stale(lock: Path, state: State) -> None:
     """Remove the lock of a dead process; if another one has this name by now, restore it."""
-    aside = _unique_path(lock)
+    moved_lock = _unique_path(lock)
     try:
-        lock.rename(aside)
+        lock.rename(moved_lock)
     except FileNotFoundError:
         return
-    if state_at(aside) != state:
+    if state_at(moved_lock) != state:
         with contextlib.suppress(OSError):
-            os.link(aside, lock)
-    _try_remove(aside)
+            os.link(moved_lock, lock)
+    _try_remove(moved_lock)

@@ -15,9 +15,9 @@ from mdio.core.files.store import store_at
 from mdio.core.files.writing import libc_function
 
 MAX_RESIDENT_SHARE = 0.05
-"""Most of a file that counts as dropped: the kernel keeps pages that it is using."""
+"""Largest share of a dropped file that may stay: the kernel keeps pages that it is using."""
 MAX_ATTEMPTS = 5
-"""Pages that another core has just used stay at the first attempt."""
+"""Pages that another core has just used cannot be dropped at the first attempt."""
 PAUSE_S = 0.02
 """Time between attempts."""
 

@@ -1,4 +1,4 @@
-"""Checksums of pieces (runs of bytes), so that any part of a large array can be verified alone.
+"""Checksums of pieces (runs of bytes), so that parts of a large array can be verified alone.
 
 Rows of arrays (the frames of an uncompressed chunk) are cut into pieces of 64 KiB, a short row is
 one piece. In files of a native format, the bytes before the first frame are one piece; the header
@@ -65,7 +65,7 @@ def row_sums(rows: NDArray[Any]) -> Sums:
     return crc32c_pieces(rows, _row_edges(n_rows, rows.nbytes // n_rows))
 
 
-def sums_of_rows(rows: NDArray[Any]) -> tuple[int, list[int]]:
+def total_and_row_sums(rows: NDArray[Any]) -> tuple[int, list[int]]:
     """Return the crc32c of an array's rows as a whole, and `row_sums`, in one pass over them."""
     sums = row_sums(rows)
     total = crc32c_joined(sums, _row_edges(len(rows), rows.nbytes // len(rows)))
@@ -89,12 +89,12 @@ def piece_edges(
     bytes of a frame's header.
     """
     sizes = np.diff(offsets)
-    rest = np.where(sizes > max(SMALL_FRAME_NBYTES, head_nbytes), sizes - head_nbytes, 0)
-    n_pieces = 1 + -(-rest // piece_nbytes)
+    body_nbytes = np.where(sizes > max(SMALL_FRAME_NBYTES, head_nbytes), sizes - head_nbytes, 0)
+    n_pieces = 1 + -(-body_nbytes // piece_nbytes)
     first = np.cumsum(n_pieces) - n_pieces
-    number = np.arange(int(n_pieces.sum())) - np.repeat(first, n_pieces)
+    piece = np.arange(int(n_pieces.sum())) - np.repeat(first, n_pieces)
     edges = np.repeat(offsets[:-1], n_pieces)
-    edges += np.where(number > 0, head_nbytes + (number - 1) * piece_nbytes, 0)
+    edges += np.where(piece > 0, head_nbytes + (piece - 1) * piece_nbytes, 0)
     return np.append(edges, offsets[-1:])
 
 
@@ -119,7 +119,7 @@ class PieceSums:
             edges = np.insert(edges, 0, 0)
         self.edges = edges
         self.crcs = np.asarray(crcs, np.uint32)
-        self._edges: list[int] = edges.tolist()  # bisect is faster in lists
+        self._edge_list: list[int] = edges.tolist()  # bisect is faster in lists
         if len(self.crcs) != len(edges) - 1:
             raise ValueError(f"{len(self.crcs)} checksums for {len(edges) - 1} pieces")
 
@@ -162,23 +162,23 @@ class PieceSums:
 
     def around(self, begin: int, end: int) -> tuple[int, int]:
         """Return the bounds of the pieces that contain bytes ``begin:end`` of the file."""
-        first = bisect_right(self._edges, begin) - 1
-        last = bisect_left(self._edges, end)
-        return self._edges[max(first, 0)], self._edges[min(last, len(self.crcs))]
+        first = bisect_right(self._edge_list, begin) - 1
+        last = bisect_left(self._edge_list, end)
+        return self._edge_list[max(first, 0)], self._edge_list[min(last, len(self.crcs))]
 
     def check(self, path: Path, begin: int, data: memoryview) -> None:
         """Raise CorruptLayoutError if `data`, whole pieces from byte `begin` on, have changed."""
-        first = bisect_left(self._edges, begin)
-        last = bisect_left(self._edges, begin + len(data), first)
+        first = bisect_left(self._edge_list, begin)
+        last = bisect_left(self._edge_list, begin + len(data), first)
         sums = crc32c_pieces(data, self.edges[first : last + 1])
-        wrong = first_difference(sums, self.crcs[first:last])
-        if wrong is not None:
-            piece = first + wrong
-            offset, end = self._edges[piece : piece + 2]
+        index = first_difference(sums, self.crcs[first:last])
+        if index is not None:
+            piece = first + index
+            offset, end = self._edge_list[piece : piece + 2]
             frame = int(np.searchsorted(self.offsets, offset, side="right")) - 1
             place = "its header" if frame < 0 else f"frame {frame} of this segment"
             raise CorruptLayoutError(
-                f"{path}: bytes {offset} to {end - 1} ({place}) have the crc32c {sums[wrong]:08x}, "
+                f"{path}: bytes {offset} to {end - 1} ({place}) have the crc32c {sums[index]:08x}, "
                 f"expected {self.crcs[piece]:08x}: they have changed since they were written; "
                 "split or convert the source again"
             )

@@ -18,20 +18,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mdio.core.errors import BlockError, CorruptLayoutError, MdioError, OutputError, SourceError
+from mdio.core.files.checks import check_no_foreign_files, manifest_in
 from mdio.core.files.journal import find_unfinished, journal_path, refuse_unfinished, unfinished_in
 from mdio.core.files.locks import (
     TEMPORARY,
-    Claim,
+    Publication,
     State,
     is_inside_temporary,
     leftovers,
-    longest_name,
+    longest_name_nbytes,
     refuse_second_run,
     state_at,
 )
-from mdio.core.files.marks import check_no_foreign_files, manifest_in
 from mdio.core.files.remote.paths import RemotePath
-from mdio.core.files.replacing import put_in_place, take_over, tidy
+from mdio.core.files.replacing import adopt_unfinished, clean_up, rename_into_place
 from mdio.core.files.store import is_remote, store_at, to_path
 from mdio.core.files.writing import INDEX_ENDING, flush, remove
 from mdio.core.signals import raise_received_signal, signals_as_exceptions
@@ -39,8 +39,8 @@ from mdio.core.signals import raise_received_signal, signals_as_exceptions
 if TYPE_CHECKING:
     from mdio.core.files.remote.uploading import Upload
 
-FULL = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the quota is used up"}
-MAX_FLUSHERS = 8
+FULL_REASONS = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the quota is used up"}
+MAX_FLUSH_THREADS = 8
 """Files that are flushed at the same time."""
 MAX_NAME_NBYTES = 255
 """Bytes of the longest file name that file systems allow."""
@@ -55,9 +55,9 @@ def output_errors(path: Path) -> Iterator[None]:
         raise
     except OSError as error:
         name = TEMPORARY.sub(r"\1", str(path))
-        full = FULL.get(error.errno or 0)
-        reason = full or f"it cannot be written ({error.strerror or error})"
-        advice = "fix that" if full is None else "free some space"
+        full_reason = FULL_REASONS.get(error.errno or 0)
+        reason = full_reason or f"it cannot be written ({error.strerror or error})"
+        advice = "fix that" if full_reason is None else "free some space"
         raise OutputError(f"{name}: {reason}; {advice} or choose another place") from error
 
 
@@ -77,15 +77,15 @@ def flush_tree(path: Path) -> None:
     paths += [folder for folder, _ in tree]
 
     def flush_every(first: int) -> None:  # there may be very many
-        for path in paths[first::MAX_FLUSHERS]:
+        for path in paths[first::MAX_FLUSH_THREADS]:
             flush(path)
 
-    with ThreadPoolExecutor(MAX_FLUSHERS) as pool:
-        list(pool.map(flush_every, range(MAX_FLUSHERS)))
+    with ThreadPoolExecutor(MAX_FLUSH_THREADS) as pool:
+        list(pool.map(flush_every, range(MAX_FLUSH_THREADS)))
 
 
 def check_folder(target: Path) -> None:
-    """Raise OutputError if nothing can be written beside `target`."""
+    """Raise OutputError if the folder of `target` is missing or not writable."""
     parent = target.parent
     if not parent.is_dir():
         if parent.exists():
@@ -97,7 +97,7 @@ def check_folder(target: Path) -> None:
 
 def _check_name(path: Path, target: Path) -> None:
     """Raise OutputError if the temporary name of `path`, which belongs to `target`, is too long."""
-    n_free = MAX_NAME_NBYTES - longest_name(path)
+    n_free = MAX_NAME_NBYTES - longest_name_nbytes(path)
     if n_free < 0:
         companion = "" if path == target else f" (for {path.name}, which belongs to it)"
         raise OutputError(
@@ -201,17 +201,17 @@ def recover(out: Path) -> None:
     Raises OutputError: that cannot be done.
     """
     if isinstance(out, RemotePath):
-        from mdio.core.files.remote import places
+        from mdio.core.files.remote import outputs
 
         try:
-            places.recover(out)
+            outputs.recover(out)
         except OSError as error:
             raise OutputError(f"{out}: cannot continue ({error.strerror or error})") from error
         return
     target = out.absolute()
     if target.parent.is_dir():
         with output_errors(target):
-            tidy([target])  # the output itself may have been moved aside
+            clean_up([target])  # the output itself may have been moved aside
 
 
 @contextmanager
@@ -285,7 +285,7 @@ def publish(
     for path in (target_path, *companion_paths):
         _check_name(path, target_path)
     # Before the checks, since this may restore a former output.
-    tidy([target_path, *companion_paths], discard_unfinished=discard and not resume)
+    clean_up([target_path, *companion_paths], discard_unfinished=discard and not resume)
     for path in (target_path, *companion_paths):
         _check_target(path, force, source_paths)
     former_state = former_state or state_at(target_path)
@@ -294,20 +294,22 @@ def publish(
         refuse_unfinished(target_path, name, continues=continues)
     with signals_as_exceptions(f"{target} is complete"):
         with output_errors(target_path):
-            claim = Claim(target_path)
-        temporary = claim.name(target_path)
+            publication = Publication(target_path)
+        temporary = publication.name(target_path)
         try:
             if not force:
-                refuse_second_run(claim, target_path)
+                refuse_second_run(publication, target_path)
             with _output_errors_except([path.absolute() for path in source_paths], temporary):
                 if resume and identity is not None:
-                    take_over(claim, target_path, identity, continues=continues)
+                    adopt_unfinished(publication, target_path, identity, continues=continues)
                 yield temporary
                 raise_received_signal()
-                new_paths = [path for path in companion_paths if os.path.lexists(claim.name(path))]
+                new_paths = [
+                    path for path in companion_paths if os.path.lexists(publication.name(path))
+                ]
                 if upload is None:  # else these files are removed once they are sent
                     for path in (*new_paths, target_path):
-                        flush_tree(claim.name(path))
+                        flush_tree(publication.name(path))
                 # Objects that stay in the store, or have been sent, cannot be checked here.
                 if check is not None and (
                     upload is None or not (upload.continues or upload.uploads_while_writing)
@@ -319,11 +321,11 @@ def publish(
                         journal_path(temporary).unlink(missing_ok=True)
                         raise
                 if upload is not None and upload.uploads_while_writing:
-                    temporaries = {path.name: claim.name(path) for path in new_paths}
+                    temporaries = {path.name: publication.name(path) for path in new_paths}
                     upload.finish(temporary, temporaries, check)
                 try:
-                    put_in_place(
-                        claim, target_path, new_paths, force=force, former_state=former_state
+                    rename_into_place(
+                        publication, target_path, new_paths, force=force, former_state=former_state
                     )
                 except OutputError:
                     if continues and state_at(target_path) != former_state:
@@ -331,19 +333,19 @@ def publish(
                         journal_path(temporary).unlink(missing_ok=True)
                     raise
             journal_path(temporary).unlink(missing_ok=True)
-            # An earlier run left a topology that another output has brought meanwhile.
+            # Of an earlier run: a topology that another output has written meanwhile.
             with suppress(OSError):
-                for path in claim.temporaries():
+                for path in publication.temporaries():
                     remove(path)
         except BaseException as error:
-            if os.getpid() == claim.pid:  # not in a forked child
+            if os.getpid() == publication.pid:  # not in a forked child
                 resumable = _is_resumable(error) and not (
                     upload is not None and upload.is_published
                 )
                 unfinished = find_unfinished(temporary) if resumable else None
                 if unfinished is None:
                     with suppress(OSError):
-                        for path in claim.temporaries():
+                        for path in publication.temporaries():
                             remove(path)
                     with suppress(OSError):
                         journal_path(temporary).unlink(missing_ok=True)
@@ -355,4 +357,4 @@ def publish(
                     error.add_note(advice)
             raise
         finally:
-            claim.release()
+            publication.release()

@@ -5,7 +5,7 @@ return fewer bytes than wanted, and one wording of errors. Files are read with p
 into memory: if a file is cut while it is read, that gives an error and not a signal, and a forked
 process shares no file position with its parent.
 
-`Handles` keeps the most recently used files open, within the limits of the system.
+`HandleCache` keeps the most recently used files open, within the limits of the system.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from mdio.core.kernels import read_rows
 from mdio.core.stalls import pending_calls
 
 
-class Closing:
+class Closable:
     """A context manager that calls `close` at its end."""
 
     def close(self) -> None:
@@ -93,7 +93,7 @@ def read_with_ramp_up(fd: int, target: memoryview, offset: int) -> int:
 
 
 class ByteSource(Protocol):
-    """Has some bytes of files: prefetched ones (`mdio.core.files.in_flight`), or a cache."""
+    """Bytes of files in memory (`mdio.core.files.in_flight`) or in a node's cache."""
 
     def read_into(self, file: OpenFile, buffers: Sequence[Buffer], offset: int) -> int:
         """Fill the beginning of `buffers`, and return with how many bytes; 0 if it has none."""
@@ -125,7 +125,7 @@ def uncounted() -> Iterator[None]:
 
 @contextmanager
 def reading_from(cache: ByteSource | None) -> Iterator[None]:
-    """Let this thread look into `cache` before it reads from files; None = read from files."""
+    """Have this thread read from `cache` what it has, else from files; None = from files."""
     former_cache, reads.cache = reads.cache, cache
     try:
         yield
@@ -133,7 +133,7 @@ def reading_from(cache: ByteSource | None) -> Iterator[None]:
         reads.cache = former_cache
 
 
-class OpenFile(Closing):
+class OpenFile(Closable):
     """A file, opened for reading by position.
 
     `path`: the file, as messages name it. `error`: the class of all errors: SourceError for files
@@ -221,7 +221,7 @@ class OpenFile(Closing):
             nbytes += buffer.nbytes
         n_read = self._read(offset, nbytes, buffers)
         if n_read < nbytes:
-            raise self._truncated(offset, nbytes, offset + n_read)
+            raise self._truncation_error(offset, nbytes, offset + n_read)
 
     def _read(self, offset: int, nbytes: int, buffers: Sequence[Buffer]) -> int:
         """Fill `buffers`, of `nbytes` in all, and return how many were read: fewer at the end."""
@@ -263,10 +263,10 @@ class OpenFile(Closing):
             return False
         if pending_calls.n_watches:
             pending_calls.begin("reading", self.path)
-        is_sound = read_rows(self._descriptor, offset, rows, sums, piece_nbytes)
+        is_valid = read_rows(self._descriptor, offset, rows, sums, piece_nbytes)
         if pending_calls.n_watches:
             pending_calls.end()
-        if not is_sound:
+        if not is_valid:
             return False
         reads.nbytes_source += rows.nbytes
         return True
@@ -282,7 +282,7 @@ class OpenFile(Closing):
         view = memoryview(bytearray(max(0, min(nbytes, self.nbytes - offset))))
         return bytes(view[: self._read(offset, len(view), [view])])
 
-    def _truncated(self, offset: int, nbytes: int, end: int) -> MdioError:
+    def _truncation_error(self, offset: int, nbytes: int, end: int) -> MdioError:
         cut = ""
         if end < self.nbytes:
             cut = f" (it was {self.nbytes} bytes long when it was opened and has been cut since)"
@@ -311,7 +311,7 @@ class OpenFile(Closing):
             return self.remote.read_into(buffers, offset)
         if not self._has_ramped_up and buffers[0].nbytes >= MIN_RAMP_NBYTES:
             self._has_ramped_up = True
-            n_read = read_with_ramp_up(self._descriptor, _view(buffers[0]), offset)
+            n_read = read_with_ramp_up(self._descriptor, _byte_view(buffers[0]), offset)
             if n_read:
                 return n_read
         # To the type checker, arrays are buffers from Python 3.12 on.
@@ -331,19 +331,19 @@ def _identity(status: os.stat_result) -> tuple[int, int]:
     return status.st_ino, status.st_size
 
 
-def _view(buffer: Buffer) -> memoryview:
+def _byte_view(buffer: Buffer) -> memoryview:
     return (buffer.data if isinstance(buffer, np.ndarray) else buffer).cast("B")
 
 
 def _without_first(buffers: Sequence[Buffer], skip: int) -> list[Buffer]:
     """Return `buffers` without their first `skip` bytes in all."""
-    rest: list[Buffer] = []
+    remaining: list[Buffer] = []
     for buffer in buffers:
         nbytes = buffer.nbytes
         if skip < nbytes:
-            rest.append(_view(buffer)[skip:] if skip else buffer)
+            remaining.append(_byte_view(buffer)[skip:] if skip else buffer)
         skip = max(0, skip - nbytes)
-    return rest
+    return remaining
 
 
 HANDLES_DIVISOR = 8
@@ -351,12 +351,12 @@ HANDLES_DIVISOR = 8
 and other code has files of its own."""
 
 
-class _Closable(Protocol):
+class _HasClose(Protocol):
     def close(self) -> None: ...
 
 
 Key = TypeVar("Key", bound=Hashable)
-Handle = TypeVar("Handle", bound=_Closable)
+Handle = TypeVar("Handle", bound=_HasClose)
 
 
 def handles_allowed(max_open: int) -> int:
@@ -367,7 +367,7 @@ def handles_allowed(max_open: int) -> int:
     return max(1, min(max_open, soft // HANDLES_DIVISOR))
 
 
-class Handles(Generic[Key, Handle]):
+class HandleCache(Generic[Key, Handle]):
     """Opens handles when they are asked for, and closes the least recently used ones.
 
     `open_one`: opens the handle of a key. `max_open`: how many to keep open, if the system allows.

@@ -13,7 +13,7 @@ step, and network file systems cannot exchange two. Then
 The folder is flushed after each step, so that a power cut cannot keep a later step without an
 earlier one, and the former output stays on disk until the new one is there. Before the first step,
 a plan in the lock file of the publication says which names will change: if a step fails, the
-changes are undone at once; if the process is killed, the next one undoes them (`tidy`).
+changes are undone at once; if the process is killed, the next one undoes them (`clean_up`).
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ from pathlib import Path
 from typing import Any
 
 from mdio.core.errors import OutputError
-from mdio.core.files.journal import journal_path, unfinished_in
-from mdio.core.files.locks import (
-    Claim,
-    Leftover,
-    State,
-    change_lock,
-    concurrent_change_error,
-    leftovers,
-    remove_dead_change_lock,
-    state_at,
-)
-from mdio.core.files.marks import (
+from mdio.core.files.checks import (
     OUTPUT_MARKERS,
     check_no_foreign_files,
     is_identical,
     manifest_in,
     read_identity,
     try_lock,
+)
+from mdio.core.files.journal import journal_path, unfinished_in
+from mdio.core.files.locks import (
+    Leftover,
+    Publication,
+    State,
+    change_lock,
+    concurrent_change_error,
+    leftovers,
+    remove_dead_change_lock,
+    state_at,
 )
 from mdio.core.files.writing import INDEX_ENDING, flush, libc_function, remove
 
@@ -113,8 +113,8 @@ def _folder_lock(folder: Path) -> Iterator[None]:
         os.close(fd)
 
 
-def put_in_place(
-    claim: Claim,
+def rename_into_place(
+    publication: Publication,
     target: Path,
     companions: Sequence[Path],
     *,
@@ -129,41 +129,41 @@ def put_in_place(
     that could be neither replaced nor restored. OSError: a rename failed; all is as it was.
     """
     folder = target.parent
-    tidy([target, *companions])
+    clean_up([target, *companions])
     if force and state_at(target) != former_state:  # unfinished outputs may then be needed
         raise concurrent_change_error(target)
-    tidy([target, *companions], discard_unfinished=True)  # may take long, so unlocked
+    clean_up([target, *companions], discard_unfinished=True)  # may take long, so unlocked
     with change_lock(target), _folder_lock(folder):
-        _tidy_locked([target, *companions], discard_unfinished=True)
+        _clean_up_locked([target, *companions], discard_unfinished=True)
         existing = [path for path in (target, *companions) if os.path.lexists(path)]
         if existing and not force:
             raise _target_exists_error(existing[0])
         for path in existing:
-            if os.path.lexists(claim.name(path)):
-                keep_access(path, claim.name(path))
+            if os.path.lexists(publication.name(path)):
+                copy_access(path, publication.name(path))
         flush(folder)  # the temporary names
         if force and state_at(target) != former_state:
             raise concurrent_change_error(target)
         if _is_folder(target):
             check_no_foreign_files(target)
-        is_file = not (_is_folder(target) or _is_folder(claim.name(target)))
+        is_file = not (_is_folder(target) or _is_folder(publication.name(target)))
         if companions and is_file and set(existing) <= {target}:
-            _replace_in_steps(claim, target, companions, ())
+            _replace_in_steps(publication, target, companions, ())
         elif companions:
-            _replace_in_steps(claim, target, companions, existing)
+            _replace_in_steps(publication, target, companions, existing)
         elif not existing:
-            _rename_to_free(claim.name(target), target)
+            _rename_to_free(publication.name(target), target)
         elif is_file:
-            rename(claim.name(target), target)
-        elif _try_exchange(claim.name(target), target):
+            rename(publication.name(target), target)
+        elif _try_exchange(publication.name(target), target):
             try:
                 flush(folder)
             except OSError:
-                _try_exchange(claim.name(target), target)
+                _try_exchange(publication.name(target), target)
                 raise
-            remove(claim.name(target))
+            remove(publication.name(target))
         else:
-            _replace_in_steps(claim, target, companions, existing)
+            _replace_in_steps(publication, target, companions, existing)
         flush(folder)
 
 
@@ -177,55 +177,55 @@ def _is_published(target: Path, plan: Mapping[str, Any]) -> bool:
 
 
 def _replace_in_steps(
-    claim: Claim, target: Path, companions: Sequence[Path], aside: Sequence[Path]
+    publication: Publication, target: Path, companions: Sequence[Path], aside: Sequence[Path]
 ) -> None:
     """Move the paths `aside`, and give the new files their names; see the module.
 
     A new file whose former one is not moved aside replaces it by a rename.
     """
     # Identities of the new files by final name.
-    new = {path.name: read_identity(claim.name(path)) for path in (*companions, target)}
+    new = {path.name: read_identity(publication.name(path)) for path in (*companions, target)}
     plan = {"goal": target.name, "aside": [path.name for path in aside], "new": new}
-    claim.record(plan)
+    publication.record(plan)
     try:
         for path in aside:
-            rename(path, claim.name(path, "old"))
+            rename(path, publication.name(path, "old"))
             if path == target:
                 flush(target.parent)
         if aside:
             flush(target.parent)
         for path in companions:
-            _rename_to_free(claim.name(path), path)
+            _rename_to_free(publication.name(path), path)
         flush(target.parent)
         if os.path.lexists(target) and not aside:
-            rename(claim.name(target), target)
+            rename(publication.name(target), target)
         else:
-            _rename_to_free(claim.name(target), target)
+            _rename_to_free(publication.name(target), target)
         flush(target.parent)
     except BaseException as error:
-        claim.needs_recovery = True  # until undone
+        publication.needs_recovery = True  # until undone
         # In memory only: on disk, the folder may still have the former file.
         if not aside and _is_published(target, plan):
             raise
         try:
             try:
-                _undo(claim, target.parent, plan)
+                _undo(publication, target.parent, plan)
             except OSError:  # a full disk: removing the new files frees space
-                for path in claim.temporaries():
+                for path in publication.temporaries():
                     remove(path)
-                _undo(claim, target.parent, plan)
+                _undo(publication, target.parent, plan)
         except OSError:
-            old = claim.name(target, "old")
+            old = publication.name(target, "old")
             if not os.path.lexists(old):
                 raise error from None
             raise OutputError(
                 f"{target}: the new output could not get its name, nor the former one be restored "
                 f"({error}); the former one is {old}, and is restored when {target} is next written"
             ) from error
-        claim.needs_recovery = False
+        publication.needs_recovery = False
         raise
     for path in aside:
-        remove(claim.name(path, "old"))
+        remove(publication.name(path, "old"))
 
 
 def _restore(source: Path, target: Path) -> None:
@@ -287,7 +287,7 @@ def _is_partial(target: Path, former: Path) -> bool:
     return _is_folder(target) and not is_marked and all(map(is_link, target.rglob("*")))
 
 
-def _undo(owner: Claim | Leftover, folder: Path, plan: Mapping[str, Any]) -> None:
+def _undo(owner: Publication | Leftover, folder: Path, plan: Mapping[str, Any]) -> None:
     """Undo the steps of a plan that were taken, the last one first."""
     target = folder / plan["goal"]
     if _is_partial(target, owner.name(target, "old")):
@@ -312,17 +312,17 @@ def _undo(owner: Claim | Leftover, folder: Path, plan: Mapping[str, Any]) -> Non
         flush(folder)
 
 
-def tidy(targets: Sequence[Path], *, discard_unfinished: bool = False) -> None:
-    """Restore former outputs of `targets` that killed processes left aside; remove the rest.
+def clean_up(targets: Sequence[Path], *, discard_unfinished: bool = False) -> None:
+    """Restore former outputs of `targets` that killed processes moved aside; remove other traces.
 
-    Where a new output had its name already, it stays. So do temporaries that can be resumed, unless
-    they are of the first target and `discard_unfinished`.
+    A new output that had its name already stays. So do temporaries that can be resumed, unless they
+    are of the first target and `discard_unfinished` is set.
     """
     with _folder_lock(targets[0].parent):
-        _tidy_locked(targets, discard_unfinished=discard_unfinished)
+        _clean_up_locked(targets, discard_unfinished=discard_unfinished)
 
 
-def _tidy_locked(targets: Sequence[Path], *, discard_unfinished: bool) -> None:
+def _clean_up_locked(targets: Sequence[Path], *, discard_unfinished: bool) -> None:
     for target in targets:
         remove_dead_change_lock(target)
         # After a power cut there may be a frame index without its temporary, which was not flushed.
@@ -359,8 +359,10 @@ def _tidy_locked(targets: Sequence[Path], *, discard_unfinished: bool) -> None:
             leftover.lock.unlink(missing_ok=True)
 
 
-def take_over(claim: Claim, target: Path, identity: Mapping[str, Any], *, continues: bool) -> None:
-    """Rename an unfinished `target` of a dead process to names of `claim`, so that it is resumed.
+def adopt_unfinished(
+    publication: Publication, target: Path, identity: Mapping[str, Any], *, continues: bool
+) -> None:
+    """Rename an unfinished `target` of a dead process to the names of `publication`, to resume it.
 
     Raises OutputError: it is of another conversion than that of this `identity`.
     """
@@ -368,38 +370,39 @@ def take_over(claim: Claim, target: Path, identity: Mapping[str, Any], *, contin
         for leftover in leftovers([target]):
             for unfinished in unfinished_in(leftover):
                 unfinished.check_continues(target, continues=continues)
-                unfinished.compare(target, identity)
+                unfinished.check_identity(target, identity)
                 for name in leftover.temporaries:
                     rename(
-                        leftover.name(leftover.folder / name), claim.name(leftover.folder / name)
+                        leftover.name(leftover.folder / name),
+                        publication.name(leftover.folder / name),
                     )
-                for path in claim.name(target).rglob(PARTIAL_INDEXES):
+                for path in publication.name(target).rglob(PARTIAL_INDEXES):
                     path.unlink(missing_ok=True)
                 # The journal last: it is useless without the files that it lists.
-                rename(journal_path(leftover.name(target)), journal_path(claim.name(target)))
+                rename(journal_path(leftover.name(target)), journal_path(publication.name(target)))
                 leftover.lock.unlink(missing_ok=True)
                 return
 
 
 def drop_unfinished(target: Path, identity: Mapping[str, Any]) -> None:
-    """Remove unfinished outputs of dead processes of the conversion to `target` of this `identity`.
+    """Remove unfinished outputs of `target`, which is complete, that dead processes left.
 
-    It is complete by now. Unfinished outputs of others stay, since they may be needed.
+    Only those of the conversion with this `identity`: others may be needed.
     """
     with _folder_lock(target.parent):
         for leftover in leftovers([target]):
             for unfinished in unfinished_in(leftover):
                 with suppress(OSError):  # another conversion, or a failing disk
-                    unfinished.compare(target, identity)
+                    unfinished.check_identity(target, identity)
                     for name in leftover.temporaries:
                         remove(leftover.name(leftover.folder / name))
                     journal_path(leftover.name(target)).unlink(missing_ok=True)
                     leftover.lock.unlink(missing_ok=True)
         with suppress(OSError):
-            _tidy_locked([target], discard_unfinished=False)
+            _clean_up_locked([target], discard_unfinished=False)
 
 
-def keep_access(former: Path, new: Path) -> None:
+def copy_access(former: Path, new: Path) -> None:
     """Give the new output the group, mode and access lists of the former one.
 
     In a folder, a new file gets those of the former file of its name, else of the folder.
@@ -409,11 +412,11 @@ def keep_access(former: Path, new: Path) -> None:
     for path in (new, *(new.rglob("*") if new.is_dir() else ())):
         counterpart = former / path.relative_to(new)
         is_there = counterpart.exists() and counterpart.is_dir() == path.is_dir()
-        _copy_access(counterpart if is_there else former, path)
+        _copy_access_of_file(counterpart if is_there else former, path)
 
 
-def _copy_access(former: Path, new: Path) -> None:
-    former_status, status = former.stat(), new.lstat()
+def _copy_access_of_file(source: Path, target: Path) -> None:
+    former_status, status = source.stat(), target.lstat()
     if stat.S_ISLNK(status.st_mode) or os.path.samestat(former_status, status):
         return
     mode = stat.S_IMODE(former_status.st_mode)
@@ -423,15 +426,15 @@ def _copy_access(former: Path, new: Path) -> None:
     with suppress(OSError):
         if former_status.st_gid != status.st_gid:
             try:
-                os.chown(new, -1, former_status.st_gid)
+                os.chown(target, -1, former_status.st_gid)
             except OSError:
                 mode &= ~stat.S_IRWXG  # the bits would apply to another group
         if mode != stat.S_IMODE(status.st_mode):
-            new.chmod(mode)
-        names = os.listxattr(former) if hasattr(os, "listxattr") else ()
+            target.chmod(mode)
+        names = os.listxattr(source) if hasattr(os, "listxattr") else ()
         for name in ACCESS_LISTS.intersection(names):
             if not (is_file and stat.S_ISDIR(former_status.st_mode)):
-                os.setxattr(new, name, os.getxattr(former, name))
+                os.setxattr(target, name, os.getxattr(source, name))
 
 
 def rename(source: Path, target: Path, flags: int = 0) -> None:

@@ -20,11 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import MdioError, PlanError
-from mdio.core.files.marks import check_regular, open_regular
+from mdio.core.files.checks import check_regular, open_regular
 from mdio.core.files.remote import objects
 from mdio.core.files.remote.objects import URL, ObjectFile, RemoteObject, local_copy
+from mdio.core.files.remote.outputs import make_placeholder
 from mdio.core.files.remote.paths import MANIFESTS, RemotePath
-from mdio.core.files.remote.places import make_placeholder
 
 if TYPE_CHECKING:
     from mdio.core.files.remote.uploading import Upload
@@ -41,25 +41,25 @@ def path_list(paths: Paths) -> list[AnyPath]:
             f"trajectories by label ({', '.join(map(str, paths))}) where one was expected; give "
             "each by itself, or put all into one output with mdio.convert_ensemble and give that"
         )
-    items: list[Any] = [paths]
+    path_items: list[Any] = [paths]
     is_single = isinstance(paths, str | bytes | os.PathLike) or hasattr(paths, "readline")
     if isinstance(paths, Iterable) and not is_single:
-        items = list(paths)
-    items = [os.fsdecode(path) if isinstance(path, bytes) else path for path in items]
-    if not items:
+        path_items = list(paths)
+    path_items = [os.fsdecode(path) if isinstance(path, bytes) else path for path in path_items]
+    if not path_items:
         raise PlanError("no trajectory is given; give at least one")
-    for path in items:
+    for path in path_items:
         if not isinstance(path, str | os.PathLike):
             raise PlanError(
                 f"{path!r} is not a path; give the path of a trajectory, or several in a list"
             )
-    return items
+    return path_items
 
 
 MOUNTS = "/proc/self/mountinfo"
 """The kernel's table of mounts (proc(5)), which, unlike statfs, touches no file system."""
-OTHER_URL = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
-COPY_IT = "copy it here, and copy it back afterwards"
+ANY_URL = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
+COPY_ADVICE = "copy it here, and copy it back afterwards"
 
 
 def mounts() -> list[tuple[int, str, str]]:
@@ -124,13 +124,13 @@ def network_devices() -> frozenset[int]:
 
 
 class Disk:
-    """File systems: files are opened by their names, and written in place."""
+    """A file system: files are opened by their names, and written in place."""
 
     opening_waits: ClassVar[bool] = False
     """Whether opening a file takes a request, so that the next ones should be prefetched, and none
     opened unnecessarily."""
     has_folders: ClassVar[bool] = True
-    """Whether a folder exists before the files in it, and can be listed and held open."""
+    """Whether there are folders, which exist before their files, and can be listed and opened."""
     holds_ensembles: ClassVar[bool] = True
     """Whether several trajectories can be written side by side into one output."""
     built_in_place: ClassVar[bool] = True
@@ -138,7 +138,7 @@ class Disk:
     are built on the owner's machine, and sent."""
     keeps_times: ClassVar[bool] = True
     """Whether an unchanged modification time means unchanged content; not for sent copies."""
-    grows: ClassVar[bool] = True
+    may_grow: ClassVar[bool] = True
     """Whether files may grow; otherwise they are only replaced as a whole."""
     in_page_cache: ClassVar[bool] = True
     """Whether the system keeps bytes in memory that were read."""
@@ -149,7 +149,7 @@ class Disk:
         """Return a descriptor, or -1 and an object; `last_nbytes`: see `RemoteObject`."""
         return open_regular(path), None
 
-    def for_library(self, path: Path) -> Path | ObjectFile:
+    def source_for_library(self, path: Path) -> Path | ObjectFile:
         """Return a path or file object for a library; raises OSError for pipes, which block."""
         check_regular(path)
         return path
@@ -219,10 +219,10 @@ class Disk:
 
 
 class ObjectStore(Disk):
-    """Stores of objects, and web servers: read by requests; outputs are sent there."""
+    """A store of objects, or a web server: read by requests; outputs are sent there."""
 
     opening_waits = True
-    has_folders = holds_ensembles = built_in_place = keeps_times = grows = in_page_cache = False
+    has_folders = holds_ensembles = built_in_place = keeps_times = may_grow = in_page_cache = False
     has_conditional_writes = True
     as_local_file = staticmethod(local_copy)
     prefetch = staticmethod(objects.prefetch)
@@ -233,7 +233,7 @@ class ObjectStore(Disk):
         """See the base class."""
         return -1, RemoteObject(path, last_nbytes)
 
-    def for_library(self, path: Path) -> ObjectFile:
+    def source_for_library(self, path: Path) -> ObjectFile:
         """See the base class."""
         return ObjectFile(RemoteObject(path))
 
@@ -242,7 +242,7 @@ class ObjectStore(Disk):
 
     def sizes(self, folder: Path) -> dict[str, int]:
         """See the base class; one request."""
-        from mdio.core.files.remote.places import names_below
+        from mdio.core.files.remote.outputs import names_below
 
         return names_below(RemotePath(folder))
 
@@ -299,16 +299,16 @@ def to_path(path: str | os.PathLike[str]) -> Path:
                 "them with mdio convert imd://HOST:PORT OUT -s TOP (in Python mdio.record), and "
                 "read OUT, which can be done while it grows"
             )
-        if OTHER_URL.match(text) and not os.path.lexists(text):
+        if ANY_URL.match(text) and not os.path.lexists(text):
             raise PlanError(
                 f"{text}: not a URL that mdio reads; those begin with s3://, gs://, az://, "
                 "https:// or http://, and files are given by their paths"
             )
         return Path(text)
     if "@" in host[2] or "?" in text or "#" in text or not host[2]:
-        shown = re.sub(r"//[^/]*@", "//", re.split(r"[?#]", text)[0])
+        public = re.sub(r"//[^/]*@", "//", re.split(r"[?#]", text)[0])
         raise PlanError(
-            f"{shown}: give store, bucket (or host) and name, as s3://bucket/name, without user, "
+            f"{public}: give store, bucket (or host) and name, as s3://bucket/name, without user, "
             "password, query or fragment: credentials belong in the environment "
             "(AWS_ACCESS_KEY_ID, GOOGLE_APPLICATION_CREDENTIALS, ...), where they stay"
         )
@@ -327,7 +327,7 @@ def store_at(path: AnyPath) -> Disk:
     return _OBJECTS if is_remote(path) else _DISK
 
 
-def need_disk(path: AnyPath, reason: str, error: type[MdioError] = PlanError) -> None:
+def require_disk(path: AnyPath, reason: str, error: type[MdioError] = PlanError) -> None:
     """Raise `error` with `reason` where programs cannot open `path` by its name."""
     if not store_at(path).has_folders:
         raise error(f"{path}: {reason}")

@@ -1,4 +1,4 @@
-"""Writing files by position, large ones past the page cache if wanted, and copying runs of bytes.
+"""Writing files by position, on request past the page cache, and copying runs of bytes.
 
 Getting new pages of memory may take longer than the disk does. A write with O_DIRECT needs none,
 and leaves the memory to others. It takes whole blocks only, at offsets and addresses that are
@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from mdio.core.errors import SourceError
-from mdio.core.files.marks import OUTPUT_MARKERS
+from mdio.core.files.checks import OUTPUT_MARKERS
 from mdio.core.kernels.checks import Buffer, buffer
 from mdio.core.stalls import pending_calls
 
@@ -143,7 +143,7 @@ _speed_trials: dict[int, _SpeedTrial] = {}
 
 
 class _SpeedTrial:
-    """Measures whether a disk is fast enough for direct writes, where ``"auto"`` leaves it open."""
+    """Measures whether a disk is fast enough for direct writes, for ``"auto"``."""
 
     def __init__(self) -> None:
         self._n_left = N_TRIAL_WRITES
@@ -174,7 +174,7 @@ class WrittenFile:
 
     def __init__(self, path: Path, flags: int = os.O_WRONLY, *, direct: Direct = False) -> None:
         self.path = path
-        self._direct = -1
+        self._direct_fd = -1
         self._thread: ThreadPoolExecutor | None = None
         self._in_flight: deque[tuple[Future[None], memoryview]] = deque()
         self._trial: _SpeedTrial | None = None
@@ -186,7 +186,7 @@ class WrittenFile:
             self._trial = _speed_trials.setdefault(disk, _SpeedTrial())
         if disk not in _devices_without_direct and (self._trial is None or self._trial.may_be_fast):
             with suppress(OSError):  # the file is open for plain writes all the same
-                self._direct = os.open(path, os.O_WRONLY | os.O_DIRECT | os.O_CLOEXEC)
+                self._direct_fd = os.open(path, os.O_WRONLY | os.O_DIRECT | os.O_CLOEXEC)
 
     def fileno(self) -> int:
         """Wait until all is in the file; return the descriptor that uses the page cache."""
@@ -201,12 +201,12 @@ class WrittenFile:
         unwritten = deque(buffer(part) for part in parts)
         end = offset + sum(part.nbytes for part in unwritten)
         # Short writes queue up, too: the kernel would make them wait for those in flight.
-        if not self._in_flight and (self._direct < 0 or end - offset < MIN_DIRECT_NBYTES):
+        if not self._in_flight and (self._direct_fd < 0 or end - offset < MIN_DIRECT_NBYTES):
             return write_all(self._fd, offset, *unwritten)
-        first_block = min(end, -(-offset // BLOCK_NBYTES) * BLOCK_NBYTES)
+        block_start = min(end, -(-offset // BLOCK_NBYTES) * BLOCK_NBYTES)
         position = offset
         while position < end:
-            stop = first_block if position < first_block else min(end, position + BUFFER_NBYTES)
+            stop = block_start if position < block_start else min(end, position + BUFFER_NBYTES)
             self._write_behind(position, _split_off(unwritten, stop - position))
             position = stop
         return end
@@ -218,22 +218,22 @@ class WrittenFile:
         while len(self._in_flight) >= N_BUFFERS:
             self._finish_oldest()
         self._thread = self._thread or ThreadPoolExecutor(1, "mdio writes")
-        aligned = _aligned_buffer()
+        copy = _aligned_buffer()
         filled = 0
         for part in parts:
-            aligned[filled : filled + part.nbytes] = part
+            copy[filled : filled + part.nbytes] = part
             filled += part.nbytes
-        future = self._thread.submit(self._write_copy, offset, aligned[:filled])
-        self._in_flight.append((future, aligned))
+        future = self._thread.submit(self._write_copy, offset, copy[:filled])
+        self._in_flight.append((future, copy))
 
     def _finish_oldest(self) -> None:
         """Wait for the oldest write in flight; raises its OSError."""
-        future, aligned = self._in_flight.popleft()
+        future, copy = self._in_flight.popleft()
         try:
             future.result()
         finally:
             if future.done():  # else Ctrl-C interrupted the wait
-                _buffers.free.append(aligned)
+                _buffers.free.append(copy)
 
     def drain(self) -> None:
         """Wait until all is in the file; raises OSError."""
@@ -243,7 +243,7 @@ class WrittenFile:
     def _write_copy(self, offset: int, data: memoryview) -> None:
         """Write whole blocks past the page cache, and the rest through it."""
         nbytes = 0 if offset % BLOCK_NBYTES else len(data) // BLOCK_NBYTES * BLOCK_NBYTES
-        if nbytes and self._direct >= 0:
+        if nbytes and self._direct_fd >= 0:
             self._write_blocks(offset, data[:nbytes])
             offset, data = offset + nbytes, data[nbytes:]
         write_all(self._fd, offset, data)
@@ -251,7 +251,7 @@ class WrittenFile:
     def _write_blocks(self, offset: int, blocks: memoryview) -> None:
         try:
             began_s = time.perf_counter()
-            write_all(self._direct, offset, blocks)
+            write_all(self._direct_fd, offset, blocks)
         except OSError as error:
             if error.errno not in DIRECT_UNSUPPORTED:
                 raise
@@ -266,8 +266,8 @@ class WrittenFile:
 
     def _close_direct(self) -> None:
         """Write through the page cache from now on."""
-        direct, self._direct = self._direct, -1
-        os.close(direct)
+        descriptor, self._direct_fd = self._direct_fd, -1
+        os.close(descriptor)
 
     def close(self) -> None:
         """Wait until all is in the file, and close it; may be called again. Raises OSError."""
@@ -278,10 +278,10 @@ class WrittenFile:
                 self._thread.shutdown(cancel_futures=True)
             self._in_flight.clear()
             with ExitStack() as closing:  # of both, where a lost mount makes the first one fail
-                for descriptor in (self._direct, self._fd):
+                for descriptor in (self._direct_fd, self._fd):
                     if descriptor >= 0:
                         closing.callback(os.close, descriptor)
-                self._direct = self._fd = -1  # they may be those of other files from now on
+                self._direct_fd = self._fd = -1  # they may be those of other files from now on
 
     def __enter__(self) -> Self:
         return self
@@ -355,7 +355,7 @@ systems, filters of containers."""
 
 
 def _preferred_nbytes(target: int) -> int:
-    """Return the size of writes that the file system of an open file likes best, within limits."""
+    """Return the size of writes that the file system of an open file prefers, within limits."""
     return min(max(os.fstat(target).st_blksize, MIN_BUFFER_NBYTES), MAX_BUFFER_NBYTES)
 
 
@@ -397,7 +397,7 @@ def remove(path: Path) -> None:
 
 
 def write_sliced(target: int, data: memoryview, offset: int) -> None:
-    """Write all of `data` at `offset`, in slices of the size that the file system likes best."""
+    """Write all of `data` at `offset`, in slices of the size that the file system prefers."""
     step = _preferred_nbytes(target)
     for first in range(0, len(data), step):
         write_all(target, offset + first, data[first : first + step])

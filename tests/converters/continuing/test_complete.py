@@ -193,10 +193,10 @@ def test_what_a_run_left_that_was_killed_at_its_end_is_removed(adk, tmp_path, na
     if (child := os.fork()) == 0:
 
         def killed(*words, **more):
-            put_in_place(*words, **more)
+            rename_into_place(*words, **more)
             os._exit(9)
 
-        put_in_place, publish.put_in_place = publish.put_in_place, killed
+        rename_into_place, publish.rename_into_place = publish.rename_into_place, killed
         with suppress(BaseException):
             mdio.convert(adk["dcd"], out, force=True)
         os._exit(1)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mdio.core.files import in_flight
-from mdio.core.files.in_flight import ByteRange, InFlight, Pace
+from mdio.core.files.in_flight import ByteRange, InFlight, RequestLimit
 from mdio.core.files.reading import OpenFile
 
 SIZE = 300_000
@@ -129,33 +129,36 @@ def test_as_many_requests_are_under_way_as_are_wanted(file, slow):
     flight = InFlight(64_000, 4_000)
     flight.prefetch([ByteRange(file, 0, SIZE)])
     assert len(flight._requests) == in_flight.FIRST_REQUESTS
-    flight.pace.n_requests = 16
+    flight.limit.n_requests = 16
     fetch(file, 0, 100)
     assert sum(not request.was_used for request in flight._requests) == 16
     fetch(file, 100, SIZE - 100)
     assert slow["most"] <= 16
 
 
-def rates(monkeypatch, pace, nbytes_per_s, *, waited=True):
+def rates(monkeypatch, limit, nbytes_per_s, *, waited=True):
     """Return how many requests are wanted after each look at storage that gives so much."""
     now, wanted = 100.0, []
     monkeypatch.setattr(in_flight, "time", SimpleNamespace(perf_counter=lambda: now))
-    pace.begin()
+    limit.begin()
     for _ in range(6):
-        n_requests = pace.n_requests
+        n_requests = limit.n_requests
         seconds = n_requests * 4_000 / nbytes_per_s(n_requests)
         for _ in range(n_requests):
             now += seconds / n_requests
-            pace.adapt(4_000, seconds, waited=waited)
-        wanted.append(pace.n_requests)
+            limit.adapt(4_000, seconds, waited=waited)
+        wanted.append(limit.n_requests)
     return wanted
 
 
 def test_number_of_requests_grows_while_bytes_come_faster_and_is_bounded(monkeypatch):
-    each, most = 1e6, Pace(100, 4_000)
+    each, most = 1e6, RequestLimit(100, 4_000)
     assert rates(monkeypatch, most, lambda n: each * n) == [16, 32, 64, 100, 100, 100]
-    assert rates(monkeypatch, Pace(100, 4_000), lambda n: each * min(n, 16)) == [16, 32, *[32] * 4]
-    assert rates(monkeypatch, Pace(100, 4_000), lambda _: each, waited=False) == [8] * 6
+    assert rates(monkeypatch, RequestLimit(100, 4_000), lambda n: each * min(n, 16)) == [
+        16,
+        *[32] * 5,
+    ]
+    assert rates(monkeypatch, RequestLimit(100, 4_000), lambda _: each, waited=False) == [8] * 6
     assert most.n_cached == 0
 
 
@@ -207,7 +210,7 @@ def test_nothing_is_asked_for_on_disks_of_the_machine(file, monkeypatch):
 
 
 def test_scattered_ranges_are_read_alone_and_neighbours_together(file, slow, monkeypatch):
-    monkeypatch.setattr(in_flight, "GAP_NBYTES", 100)
+    monkeypatch.setattr(in_flight, "MAX_GAP_NBYTES", 100)
     flight = InFlight(64_000, 50_000)
     flight.prefetch([ByteRange(file, 0, 10), ByteRange(file, 60, 40), ByteRange(file, 20_000, 7)])
     for offset, nbytes in ((0, 10), (60, 40), (20_000, 7)):
@@ -246,7 +249,7 @@ def test_descriptors_are_given_back_one_after_the_other(path, slow):
     flight.prefetch(ByteRange(file, 0, 1_000) for file in files)
     for file in files:
         assert np.array_equal(fetch(file, 0, 1_000), DATA[:1_000])
-        assert len(flight._files) <= flight.pace.n_requests + 1
+        assert len(flight._files) <= flight.limit.n_requests + 1
         file.close()
     assert not flight._files
     assert all(file.prefetcher is None for file in files)

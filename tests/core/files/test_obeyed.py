@@ -13,6 +13,7 @@ import mdio
 from mdio.converters.strategies import conversion
 from mdio.core.errors import OutputError
 from mdio.core.files import locks
+from mdio.core.files.checks import read_identity
 from mdio.core.files.journal import (
     MAGIC,
     Journal,
@@ -21,9 +22,8 @@ from mdio.core.files.journal import (
     journal_path,
     read_journal,
 )
-from mdio.core.files.marks import read_identity
 from mdio.core.files.publish import publish
-from mdio.core.files.replacing import tidy
+from mdio.core.files.replacing import clean_up
 
 HERE = locks.host_name()
 ANOTHER = 65534
@@ -69,7 +69,7 @@ def test_files_of_former_runs_go_with_what_was_made_of_them(target: Path) -> Non
         path.touch()
     stays = lock.with_name(f".a.h5md.old{lock.name[7:-5]}.tmp")
     stays.touch()
-    tidy([target])
+    clean_up([target])
     assert [path.exists() for path in former] == [False] * 3
     assert stays.exists() and target.exists()
 
@@ -93,7 +93,7 @@ def test_a_plan_names_no_other_files(target: Path, key: str, name: object) -> No
     lock_file(target, owner, **plan)
     for name in ("precious", "a.h5md"):  # moved aside, as the plan has it
         (target.parent / f".{name}.mdio-{owner}.old").mkdir()
-    tidy([target], discard_unfinished=True)
+    clean_up([target], discard_unfinished=True)
     assert precious_of(target) == before
 
 
@@ -103,7 +103,7 @@ def test_a_lock_of_another_user_is_not_obeyed(target: Path) -> None:
     temporary = lock.with_suffix(".tmp")
     temporary.touch()
     os.chown(lock, ANOTHER, -1)
-    tidy([target])
+    clean_up([target])
     assert temporary.exists() and lock.exists()
 
 
@@ -117,7 +117,7 @@ def test_a_lock_is_a_file_under_one_name(target: Path, kind: str) -> None:
         os.mkfifo(lock)
     else:
         (lock.symlink_to if kind == "link" else lock.hardlink_to)(there)
-    tidy([target])
+    clean_up([target])
     assert temporary.exists()
 
 

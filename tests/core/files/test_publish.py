@@ -228,7 +228,7 @@ def test_devices_are_not_replaced(tmp_path: Path) -> None:
 def test_name_too_long(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="too long"), publish(tmp_path / ("a" * 250)):
         pass
-    room = 255 - locks.longest_name(tmp_path / "a")
+    room = 255 - locks.longest_name_nbytes(tmp_path / "a")
     for n in (room + 2, room + 5):
         with pytest.raises(OutputError, match="too long by"), publish(tmp_path / ("a" * n)):
             pytest.fail("it is told before any work is done")

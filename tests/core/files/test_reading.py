@@ -11,7 +11,7 @@ import pytest
 
 from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.core.files import reading
-from mdio.core.files.reading import Handles, OpenFile, handles_allowed
+from mdio.core.files.reading import HandleCache, OpenFile, handles_allowed
 from mdio.core.files.writing import write_all
 
 DATA = np.random.default_rng(1).integers(0, 256, 3_000_000, dtype=np.uint8)
@@ -103,7 +103,7 @@ class Handle:
 
 def test_handles_close_what_was_used_longest_ago():
     log = []
-    kept = Handles(lambda key: Handle(key, log), 2)
+    kept = HandleCache(lambda key: Handle(key, log), 2)
     for key in "abac":
         assert kept[key].key == key
     assert log == ["open a", "open b", "close b", "open c"]
@@ -118,7 +118,7 @@ def test_a_handle_that_cannot_be_opened_is_not_kept():
     def fail(key):
         raise OSError(key)
 
-    kept = Handles(fail, 2)
+    kept = HandleCache(fail, 2)
     with pytest.raises(OSError, match="a"):
         kept["a"]
     assert "a" not in kept
@@ -135,9 +135,9 @@ def test_many_files_under_a_low_limit(tmp_path):
 import resource
 from pathlib import Path
 resource.setrlimit(resource.RLIMIT_NOFILE, (48, 48))
-from mdio.core.files.reading import Handles
+from mdio.core.files.reading import HandleCache
 from mdio.core.files.reading import OpenFile
-files = Handles(lambda number: OpenFile(Path({str(tmp_path)!r}, str(number))), 100)
+files = HandleCache(lambda number: OpenFile(Path({str(tmp_path)!r}, str(number))), 100)
 for number in range(100):
     Path({str(tmp_path)!r}, str(number)).write_bytes(b"%d" % number)
     assert files[number].peek(0, 9) == b"%d" % number

@@ -18,8 +18,8 @@ from test_publish import dead_pid, entries, make_folder
 
 from mdio.core.errors import OutputError
 from mdio.core.files import locks, replacing
+from mdio.core.files.checks import manifest_in
 from mdio.core.files.locks import temporary_for
-from mdio.core.files.marks import manifest_in
 from mdio.core.files.publish import publish
 
 HOST = locks.host_name()
@@ -176,11 +176,11 @@ def test_a_process_is_killed_while_it_links_the_former_output_back(
                 replace_both(target, top)
             os._exit(0)
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        replacing.tidy([target, top])
+        replacing.clean_up([target, top])
         assert (data_of(target), top.read_text()) == ("old", "old")
         assert manifest_in(target)["uuid"] == "old"
         assert (target / "000" / "link").readlink() == Path("data")
-        replacing.tidy([target, top], discard_unfinished=True)
+        replacing.clean_up([target, top], discard_unfinished=True)
         assert entries(folder) == ["a.top.pdb", "a.zarr"]
         if status == 0:
             break
@@ -201,7 +201,7 @@ def test_a_folder_of_others_that_appeared_meanwhile_stays(
         replace_both(target, top)
     target.mkdir()
     (target / "thesis.txt").write_text("precious")
-    replacing.tidy([target, top])
+    replacing.clean_up([target, top])
     assert (target / "thesis.txt").read_text() == "precious"
 
 
@@ -237,7 +237,7 @@ KILLED = """
 import os, sys
 from pathlib import Path
 from mdio.core.files import replacing
-from mdio.core.files.marks import manifest_in
+from mdio.core.files.checks import manifest_in
 from mdio.core.files.publish import publish
 from mdio.core.files.locks import temporary_for
 rename, left = replacing.rename, [int(sys.argv[2])]
@@ -331,7 +331,7 @@ def test_a_lock_that_is_not_believed_is_no_missing_lock(tmp_path: Path) -> None:
     make_folder(tmp_path / f"{dead}.tmp", "half")
     (tmp_path / f"{dead}.lock").touch()
     os.link(tmp_path / f"{dead}.lock", tmp_path / "copy")
-    replacing.tidy([target])
+    replacing.clean_up([target])
     assert entries(tmp_path) == sorted(["copy", f"{dead}.lock", f"{dead}.tmp"])
 
 
@@ -378,7 +378,7 @@ if sys.argv[2] == "no locks":
     locks.try_lock = lambda fd: None
 elif sys.argv[2] == "container":  # with the same name, and processes numbered as here
     os.getpid = lambda: int(sys.argv[3])
-from mdio.core.files.marks import manifest_in
+from mdio.core.files.checks import manifest_in
 from mdio.core.files.publish import publish
 with publish(sys.argv[1], force=True) as temporary:
     temporary.write_text("half")
@@ -466,6 +466,6 @@ def test_the_frame_index_of_a_temporary_that_a_power_cut_took_goes(tmp_path: Pat
             (tmp_path / name).write_text("offsets")
         lost = tmp_path / f"..a[1].xtc.mdio-{HOST}-1-00ff.tmp.mdio-index"
         lost.write_text("offsets")
-        replacing.tidy([tmp_path / "a[1].xtc"])
+        replacing.clean_up([tmp_path / "a[1].xtc"])
         assert not lost.exists()
         assert all((tmp_path / name).exists() for name in kept)

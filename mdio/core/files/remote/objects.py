@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 URL = re.compile(r"(s3|gs|az|https?)://([^/]*)", re.IGNORECASE)
 TIMEOUT_S = 30
-TRIES = 4
+MAX_TRIES = 4
 """Tries for a request whose answer breaks off; obstore itself repeats those that fail at once."""
 PAUSE_S = 0.2
 """Before the second try; doubled before each further one."""
@@ -36,9 +36,9 @@ Result = TypeVar("Result")
 
 NO_BUCKET = "there is no such bucket; see its name, region and endpoint"
 NO_RANGES = "the server gives no ranges of bytes; use one that does, or copy the file here"
-# Texts of a store's errors: what it does not have, what it refuses, and where the bucket is.
+# Patterns of a store's errors: no such bucket, refused requests, the region of the bucket.
 NAMES_NO_BUCKET = re.compile(r"<Code>(NoSuchBucket|ContainerNotFound)</Code>")
-REFUSED = re.compile(
+REFUSAL = re.compile(
     r"\b40[13] (Forbidden|Unauthorized)|InvalidAccessKeyId|SignatureDoesNotMatch|UserNotFound"
     r"|AuthorizationHeaderMalformed"
 )
@@ -103,10 +103,10 @@ def translated_errors(path: Path) -> Iterator[None]:
         if NAMES_NO_BUCKET.search(text):
             raise PermissionError(13, NO_BUCKET, str(path)) from None
         kinds = exceptions.PermissionDeniedError, exceptions.UnauthenticatedError
-        if isinstance(error, kinds) or REFUSED.search(text):
+        if isinstance(error, kinds) or REFUSAL.search(text):
             region = REGION.search(text)
-            hint = f" (it is in {region[1]})" if region else ""
-            refusal = f"the store refuses it; see credentials, region{hint} and endpoint"
+            region_hint = f" (it is in {region[1]})" if region else ""
+            refusal = f"the store refuses it; see credentials, region{region_hint} and endpoint"
             raise PermissionError(13, refusal, str(path)) from None
         if "Range request not supported" in text:
             raise PermissionError(13, NO_RANGES, str(path)) from None
@@ -121,14 +121,14 @@ def translated_errors(path: Path) -> Iterator[None]:
 
 def with_retries(path: Path, call: Callable[[], Result]) -> Result:
     """Return the result of a request, repeated if its answer breaks off; raises OSError."""
-    for attempt in range(TRIES):
+    for attempt in range(MAX_TRIES):
         try:
             with translated_errors(path):
                 return call()
         except (FileNotFoundError, PermissionError):
             raise
         except OSError:
-            if attempt == TRIES - 1:
+            if attempt == MAX_TRIES - 1:
                 raise
             time.sleep(PAUSE_S * 2**attempt)
     raise AssertionError
@@ -231,7 +231,7 @@ def get_unchanged(path: Path, byte_range: tuple[int, int], state: ObjectState) -
     answer = _small_answers.get(key)
     if answer is None or answer.state != state or answer.received_s < time.monotonic() - SMALL_S:
         answer = get(path, byte_range)
-        _remember(_small_answers, key, answer, MAX_SMALL_ANSWERS)
+        _keep_entry(_small_answers, key, answer, MAX_SMALL_ANSWERS)
     return answer
 
 
@@ -351,10 +351,10 @@ def find(path: Path, byte_range: Any = (0, HEAD_NBYTES)) -> Answer | None:
 
 
 def _store_answer(key: str, answer: Answer | float) -> None:
-    _remember(_answers, key, answer, MAX_ANSWERS)
+    _keep_entry(_answers, key, answer, MAX_ANSWERS)
 
 
-def _remember(cache: OrderedDict[Any, Any], key: object, entry: object, max_entries: int) -> None:
+def _keep_entry(cache: OrderedDict[Any, Any], key: object, entry: object, max_entries: int) -> None:
     with _lock:
         cache.pop(key, None)
         cache[key] = entry
@@ -417,7 +417,7 @@ def forget(path: Path, *, below: bool = False) -> None:
             _prefetched.pop(key, None)
 
 
-TAIL_NBYTES = 32 << 10
+END_NBYTES = 32 << 10
 """Bytes at the end of an object that are fetched by one request."""
 
 
@@ -425,7 +425,7 @@ class RemoteObject:
     """One object in the state in which it was opened; for any number of threads.
 
     `path`: its URL. `last_nbytes`: bytes at its end to fetch with the request that opens it. With
-    0, all of the last `TAIL_NBYTES` are fetched once any of them is read: formats read there
+    0, all of the last `END_NBYTES` are fetched once any of them is read: formats read there
     several times.
     Raises OSError: it does not exist, or the store refuses it.
     """
@@ -470,13 +470,13 @@ class RemoteObject:
         if (data := self.buffered_bytes(offset, nbytes)) is not None or not nbytes:
             return memoryview(b"") if data is None else data
         begin, end = offset, offset + nbytes
-        is_at_end = offset >= size - TAIL_NBYTES and not self._last_nbytes
+        is_at_end = offset >= size - END_NBYTES and not self._last_nbytes
         if is_at_end:
             # Another reader may have fetched it since.
             self._end = cached_end(self.path, self.state)
             if (data := self.buffered_bytes(offset, nbytes)) is not None:
                 return data
-            begin, end = max(0, size - TAIL_NBYTES), size
+            begin, end = max(0, size - END_NBYTES), size
         answer = get_unchanged(self.path, (begin, end), self.state)
         if answer.state != self.state:
             forget(self.path)

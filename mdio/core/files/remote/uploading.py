@@ -6,10 +6,10 @@ them while others are still being made, and its manifest last, since readers loo
 that are sent early are removed here: a file without contents stands for each, so that an output may
 be larger than the disk.
 
-While a folder is being sent, an object `places.MARK` in it says so: another run is refused unless
-it is asked to start again, and then removes the objects. A former output stays until the new one is
+While a folder is being sent, an object `outputs.MARK_NAME` in it marks it: another run is refused
+unless it starts again, and then removes the objects. A former output stays until the new one is
 complete and checked, in a folder inside the former one. Then one conditional put of the manifest
-redirects readers to the new objects (`mdio.core.files.remote.places`), the store copies these to
+redirects readers to the new objects (`mdio.core.files.remote.outputs`), the store copies these to
 their final names, and the manifest ceases to redirect. If a run dies in between, the mark stays,
 and the next run finishes the exchange.
 
@@ -34,27 +34,27 @@ from threading import BoundedSemaphore, get_ident
 from typing import TYPE_CHECKING
 
 from mdio.core.errors import MdioError, OutputError, PlanError
-from mdio.core.files.marks import read_json, try_lock
+from mdio.core.files.checks import read_json, try_lock
 from mdio.core.files.remote.objects import pretend_stored
-from mdio.core.files.remote.paths import MANIFESTS, RemotePath
-from mdio.core.files.remote.places import (
-    MAX_SENDERS,
-    MAX_SMALL_SENDERS,
+from mdio.core.files.remote.outputs import (
+    MAX_SEND_THREADS,
+    MAX_SMALL_SEND_THREADS,
     SMALL_NBYTES,
-    OutputPlace,
+    StoredOutput,
     is_sent_placeholder,
     is_shared_placeholder,
     make_placeholder,
     put,
     run_concurrently,
 )
+from mdio.core.files.remote.paths import MANIFESTS, RemotePath
 from mdio.core.files.writing import remove
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
 
 
-LOCK = "lock"
+LOCK_NAME = "lock"
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -73,7 +73,7 @@ def uploads_folder() -> Path:
 @contextmanager
 def folder_lock(folder: Path, target: Path) -> Iterator[None]:
     """Lock `folder`, in which `target` is built; raises OutputError if another run holds it."""
-    lock = folder / LOCK
+    lock = folder / LOCK_NAME
     while True:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         fd = os.open(lock, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
@@ -90,7 +90,7 @@ def folder_lock(folder: Path, target: Path) -> Iterator[None]:
         yield
     finally:
         with suppress(OSError):  # unfinished output stays
-            if [entry.name for entry in folder.iterdir()] == [LOCK]:
+            if [entry.name for entry in folder.iterdir()] == [LOCK_NAME]:
                 shutil.rmtree(folder)
         os.close(fd)
 
@@ -120,7 +120,7 @@ class Upload:
             )
         self.target, self.continues = target, continues
         self.uploads_while_writing = uploads_while_writing
-        self._place = OutputPlace(target)
+        self._output = StoredOutput(target)
         self._folder = uploads_folder() / hashlib.sha256(str(target).encode()).hexdigest()[:16]
         self._local = self._folder / target.name
         self._sent: dict[str, list[int]] = {}
@@ -138,7 +138,7 @@ class Upload:
     @property
     def is_published(self) -> bool:
         """Whether the output has its final name, though objects may remain to be copied."""
-        return self._place.is_published
+        return self._output.is_published
 
     @contextmanager
     def building(
@@ -165,11 +165,11 @@ class Upload:
         with folder_lock(self._folder, self.target):
             with self._output_errors():
                 state = read_json(self._folder / STATE_FILE) if resume else {}
-                resumes = self._place.prepare(
+                resumes = self._output.prepare(
                     replace=force, discard=discard, resumed_token=state.get("token")
                 )
                 self._sent = dict(state["sent"]) if resumes else {}
-                self._remove_lost_placeholders(self._place.new_names() if resumes else {})
+                self._remove_lost_placeholders(self._output.new_names() if resumes else {})
                 for path in [] if force else companions:
                     if path.exists():
                         raise OutputError(
@@ -207,7 +207,7 @@ class Upload:
                         self._save_state()
                     else:
                         shutil.rmtree(self._folder, ignore_errors=True)
-                        self._place.withdraw()
+                        self._output.remove_sent()
                 raise
             shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -231,14 +231,14 @@ class Upload:
             return
         from concurrent.futures import Future, ThreadPoolExecutor
 
-        self._pool = ThreadPoolExecutor(MAX_SMALL_SENDERS, thread_name_prefix="mdio-send")
-        self._large_slots = BoundedSemaphore(MAX_SENDERS)
-        if self._place.is_marked:  # by an earlier run, which this one resumes
+        self._pool = ThreadPoolExecutor(MAX_SMALL_SEND_THREADS, thread_name_prefix="mdio-send")
+        self._large_slots = BoundedSemaphore(MAX_SEND_THREADS)
+        if self._output.is_marked:  # by an earlier run, which this one resumes
             self._marking = Future()
             self._marking.set_result(None)
             return
         self._save_state()  # before the mark, so that a killed run can be resumed
-        self._marking = self._pool.submit(self._place.mark)
+        self._marking = self._pool.submit(self._output.mark)
         self._in_flight[self._marking] = 0
 
     def _wait_for(self, future: Future[None]) -> None:
@@ -259,8 +259,8 @@ class Upload:
             self._marking.result()
             with self._large_slots if is_large else nullcontext():
                 if is_large:
-                    self._place.check_mark()
-                put(self._place.destination / name, file)
+                    self._output.check_mark()
+                put(self._output.destination / name, file)
             self._sent[name] = size_and_time
             if self.uploads_while_writing and is_large:
                 placeholder = self._folder / f"sent-{get_ident()}"
@@ -280,7 +280,7 @@ class Upload:
         with self._output_errors():
             if output.is_file():
                 self._send_companions(companions)
-                self._place.put_object(output, only_unchanged=self.continues)
+                self._output.put_object(output, only_unchanged=self.continues)
             else:
                 self._finish_folder(output, companions, check)
 
@@ -289,7 +289,7 @@ class Upload:
     ) -> None:
         self._begin()
         self._marking.result()
-        self._place.check_mark()  # once for all small objects, which are sent within moments
+        self._output.check_mark()  # once for all small objects, which are sent within moments
         files = {
             path.relative_to(output).as_posix(): path
             for path in output.rglob("*")
@@ -306,25 +306,25 @@ class Upload:
             self._send(name, files[name])
         for future in list(self._in_flight):
             self._wait_for(future)
-        folder = self._place.destination
+        folder = self._output.destination
         manifests = {
-            name: self._place.manifest(file.read_bytes(), shared_sizes)
+            name: self._output.manifest(file.read_bytes(), shared_sizes)
             for name, file in manifest_files
         }
         with ExitStack() as stack:  # readers see the output only after the check
             for name, data in manifests.items():
                 stack.enter_context(pretend_stored(folder / name, data))
             checks = [partial(check, folder)] if check is not None else []
-            compare = partial(self._place.compare, sent_sizes, shared_sizes)
-            other_names, *_ = run_concurrently(compare, *checks)
-        self._place.remove(other_names)
+            check_sizes = partial(self._output.check_sizes, sent_sizes, shared_sizes)
+            other_names, *_ = run_concurrently(check_sizes, *checks)
+        self._output.remove(other_names)
         if folder == self.target:
             self._send_companions(companions)
         for name, data in manifests.items():
-            self._place.put_manifest(name, data)
+            self._output.put_manifest(name, data)
         if folder != self.target:
             self._send_companions(companions)
-        self._place.finish()
+        self._output.finish()
 
     def _send_companions(self, companions: Mapping[str, Path]) -> None:
         for name, file in companions.items():
@@ -339,7 +339,7 @@ class Upload:
                 file.unlink()
 
     def _save_state(self) -> None:
-        state = {"token": self._place.token, "sent": dict(self._sent)}
+        state = {"token": self._output.token, "sent": dict(self._sent)}
         (self._folder / STATE_FILE).write_text(json.dumps(state))
 
     @contextmanager

@@ -150,9 +150,9 @@ def test_what_is_no_journal_tells_nothing(journal, temporary):
 def test_another_conversion_is_told_by_its_first_difference(journal, temporary, now, told):
     left = find_unfinished(temporary)
     assert left.n_frames == 12
-    left.compare(temporary, json.loads(json.dumps(SAID["of"])))
+    left.check_identity(temporary, json.loads(json.dumps(SAID["of"])))
     with pytest.raises(OutputError, match="a different conversion was left unfinished") as caught:
-        left.compare(temporary, now)
+        left.check_identity(temporary, now)
     assert told in str(caught.value)
 
 

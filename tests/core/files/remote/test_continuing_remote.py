@@ -19,7 +19,7 @@ from mdio.converters.convert import prepare
 from mdio.converters.follow import follow
 from mdio.converters.options import ConversionOptions
 from mdio.core.errors import MdioError, OutputError
-from mdio.core.files.remote import objects, places
+from mdio.core.files.remote import objects, outputs
 from mdio.core.files.store import to_path
 from mdio.layouts import plan
 from mdio.parallel.executors import Serial
@@ -83,10 +83,10 @@ class TestAppending:
         assert (frames_of(out) == positions).all()
         assert mdio.verify(out).ok
         left = names(out.removeprefix("s3://bucket/"))
-        assert not [name for name in left if places.MARK in name or places.STAGE in name]
+        assert not [name for name in left if outputs.MARK_NAME in name or outputs.STAGE in name]
         assert not list(spool.glob("mdio-*/*"))
         manifest = mdio.open(out).manifest
-        assert places.REDIRECT_KEY not in manifest
+        assert outputs.REDIRECT_KEY not in manifest
 
     @pytest.mark.parametrize("suffix", [".zarr", ".segments"])
     def test_sends_what_is_new(self, begun, halves, between, suffix):
@@ -119,7 +119,7 @@ class TestAppending:
         opened = mdio.open(out)
         with monkeypatch.context() as patch:
             for name in ("copy", "put"):
-                patch.setattr(places, name, looking(getattr(places, name)))
+                patch.setattr(outputs, name, looking(getattr(outputs, name)))
             mdio.append(halves[1], out)
         assert set(seen) == {65, 98}
         assert seen == sorted(seen)
@@ -127,7 +127,7 @@ class TestAppending:
 
     def test_who_opened_it_between_reads_on_afterwards(self, begun, halves, positions, monkeypatch):
         out = begun(".zarr")
-        opened, copy = [], places.copy
+        opened, copy = [], outputs.copy
 
         def opens(source, target):
             copy(source, target)
@@ -135,7 +135,7 @@ class TestAppending:
             _ = opened[-1].info
 
         with monkeypatch.context() as patch:
-            patch.setattr(places, "copy", opens)
+            patch.setattr(outputs, "copy", opens)
             mdio.append(halves[1], out)
         for one in (opened[0], opened[-1]):
             assert (one.read(0, 98).positions == positions).all()
@@ -169,19 +169,19 @@ class TestAppending:
     ):
         out = begun(suffix)
         name = "finish" if suffix == ".zarr" else "put_object"
-        last = getattr(places.OutputPlace, name)
+        last = getattr(outputs.StoredOutput, name)
 
         def late(*args, **how):
             with monkeypatch.context() as patch:
-                patch.setattr(places.OutputPlace, name, last)
+                patch.setattr(outputs.StoredOutput, name, last)
                 patch.setattr(tempfile, "tempdir", str(tmp_path))
                 if suffix == ".zarr":  # who took the mark for that of a dead run
-                    places.delete([to_path(out) / places.MARK])
+                    outputs.delete([to_path(out) / outputs.MARK_NAME])
                 mdio.append(halves[1], out)
             last(*args, **how)
 
         with monkeypatch.context() as patch:
-            patch.setattr(places.OutputPlace, name, late)
+            patch.setattr(outputs.StoredOutput, name, late)
             with pytest.raises(OutputError, match="another run has"):
                 mdio.append(halves[1], out)
         assert (frames_of(out) == positions).all()
@@ -218,7 +218,7 @@ class TestDeadRuns:
         assert main(["append", str(halves[1]), out, "--force", "--quiet"]) == 0
         assert (frames_of(out) == positions).all()
         left = names(out.removeprefix("s3://bucket/"))
-        assert not [name for name in left if places.MARK in name or places.STAGE in name]
+        assert not [name for name in left if outputs.MARK_NAME in name or outputs.STAGE in name]
 
     def test_are_gone_on_with(self, killed, halves, positions, between):
         out = killed(".zarr", 4)
@@ -235,7 +235,7 @@ class TestDeadRuns:
         calls = []
 
         def dies(name):
-            call = getattr(places, name)
+            call = getattr(outputs, name)
 
             def dead(*args, **how):
                 if how.get("replaces") is not None or calls or name == "delete":
@@ -246,17 +246,17 @@ class TestDeadRuns:
 
             return dead
 
-        exchange = places.OutputPlace._exchange
+        exchange = outputs.StoredOutput._exchange
 
         def exchanging(*args, **how):
             with monkeypatch.context() as patch:
                 for name in ("put", "copy", "delete"):
-                    patch.setattr(places, name, dies(name))
+                    patch.setattr(outputs, name, dies(name))
                 exchange(*args, **how)
 
         with monkeypatch.context() as patch:
-            patch.setattr(places.OutputPlace, "_exchange", exchanging)
-            patch.setattr(places.OutputPlace, "withdraw", lambda _: None)
+            patch.setattr(outputs.StoredOutput, "_exchange", exchanging)
+            patch.setattr(outputs.StoredOutput, "remove_sent", lambda _: None)
             with pytest.raises(SystemExit):
                 mdio.append(halves[1], out)
         seen = frames_of(out)
@@ -267,7 +267,7 @@ class TestDeadRuns:
         assert (frames_of(out) == positions).all()
         assert mdio.verify(out).ok
         left = names(out.removeprefix("s3://bucket/"))
-        assert not [name for name in left if places.MARK in name or places.STAGE in name]
+        assert not [name for name in left if outputs.MARK_NAME in name or outputs.STAGE in name]
 
 
 class TestRepair:

@@ -9,7 +9,7 @@ from suites.outputs import as_options
 
 import mdio
 from mdio.core.errors import OutputError
-from mdio.core.files.remote import objects, places, uploading
+from mdio.core.files.remote import objects, outputs, uploading
 from mdio.layouts import plan
 
 pytestmark = pytest.mark.usefixtures("spool", "nothing_fails", "in_small_pieces")
@@ -36,7 +36,7 @@ def shards(between):
     """Return the names of those that were sent, in order."""
     paths = [path.split("?")[0] for method, path, _ in between.log if method == "PUT"]
     paths = [path for path in paths if "position/value/c." in path]
-    new = [path for path in paths if places.STAGE in path]  # the others are copies of these
+    new = [path for path in paths if outputs.STAGE in path]  # the others are copies of these
     return [Path(path).name for path in new or paths]
 
 
@@ -137,7 +137,7 @@ def test_a_store_that_takes_no_manifest_is_told_with_the_way_out(
 
     out = f"{bucket}/refused.zarr"
     with monkeypatch.context() as patch:
-        patch.setattr(places.OutputPlace, "put_manifest", refuses)
+        patch.setattr(outputs.StoredOutput, "put_manifest", refuses)
         with pytest.raises(
             OutputError, match=r"refuses it.*98 of 98 frames.*use --resume to continue"
         ):

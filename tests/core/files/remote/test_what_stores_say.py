@@ -11,7 +11,7 @@ from obstore.exceptions import GenericError
 
 import mdio
 from mdio.core.errors import OutputError, PlanError, SourceError
-from mdio.core.files.remote import objects, places
+from mdio.core.files.remote import objects, outputs
 
 pytestmark = pytest.mark.usefixtures("spool", "nothing_fails")
 
@@ -148,13 +148,13 @@ class TestListsThatBreakOff:
         assert mdio.open(goes_on).info.n_frames == 98
 
     def test_for_good_are_told_by_the_name_in_the_store(self, goes_on, adk, monkeypatch, spool):
-        real = places.names_below
+        real = outputs.names_below
 
         def fails(folder):
             self.cut(monkeypatch, 1000)
             return real(folder)
 
-        monkeypatch.setattr(places, "names_below", fails)
+        monkeypatch.setattr(outputs, "names_below", fails)
         with pytest.raises(OutputError, match=r"^s3://.*lists\.zarr: .*response body") as caught:
             mdio.append(adk["dcd"], goes_on)
         assert str(spool) not in str(caught.value)

@@ -20,7 +20,7 @@ import mdio
 from mdio.cli.main import main
 from mdio.core.errors import MdioError, OutputError, PlanError
 from mdio.core.files import publish as publishing
-from mdio.core.files.remote import objects, places, uploading
+from mdio.core.files.remote import objects, outputs, uploading
 from mdio.layouts import plan
 
 SUFFIXES = (".zarr", ".h5md", ".segments", ".dcd", ".xtc", ".trr", ".ncdf")
@@ -71,7 +71,7 @@ class TestOutputs:
             assert looks_like(out, positions)
             assert mdio.verify(out).ok
         left = names(f"made{suffix}")
-        assert not [name for name in left if places.MARK in name or places.STAGE in name]
+        assert not [name for name in left if outputs.MARK_NAME in name or outputs.STAGE in name]
         assert not list(spool.glob("mdio-*/*"))
 
     def test_zarr_as_zarr_python_sees_it(self, bucket, adk, positions, client, tmp_path, names):
@@ -87,7 +87,7 @@ class TestOutputs:
         mdio.convert(adk["dcd"], f"{bucket}/order{suffix}")
         sent = put_names(between)
         manifest = "zarr.json" if suffix == ".zarr" else "manifest.json"
-        assert sent[0].endswith(places.MARK)
+        assert sent[0].endswith(outputs.MARK_NAME)
         assert sent[-1] == f"order{suffix}/{manifest}"
 
     @pytest.mark.parametrize("suffix", [".zarr", ".segments"])
@@ -107,7 +107,9 @@ class TestOutputs:
         with pytest.raises(OutputError, match="does not read back as it was written"):
             mdio.convert(adk["dcd"], f"{bucket}/wrong{suffix}")
         at_the_top = [name for name in put_names(between) if name.count("/") == 1]
-        assert [Path(name).name for name in at_the_top if "checksums" not in name] == [places.MARK]
+        assert [Path(name).name for name in at_the_top if "checksums" not in name] == [
+            outputs.MARK_NAME
+        ]
 
     def test_each_is_sent_once(self, bucket, adk, between, monkeypatch):
         monkeypatch.setattr(plan, "MIN_PIECE_NBYTES", 1 << 19)
@@ -130,14 +132,14 @@ class TestOutputs:
     def test_a_manifest_that_was_damaged_on_its_way_is_none(
         self, bucket, adk, monkeypatch, names, told
     ):
-        send = places.put
+        send = outputs.put
 
         def damages(target, data, **options):
             wrong = target.name == "zarr.json" and isinstance(data, bytes)
             tag = send(target, data[:-1] + b" " if wrong else data, **options)
             return tag if told is None or not wrong else told
 
-        monkeypatch.setattr(places, "put", damages)
+        monkeypatch.setattr(outputs, "put", damages)
         with pytest.raises(OutputError, match=r"bad-.*zarr/zarr\.json.*not what was sent"):
             mdio.convert(adk["dcd"], f"{bucket}/bad-{told}.zarr")
         assert f"bad-{told}.zarr/zarr.json" not in names("bad")
@@ -160,7 +162,7 @@ class TestOutputs:
             storage=mdio.Storage(chunk_frames=10),
             progress=progress,
         )
-        assert put_names(between)[0].endswith(places.MARK)
+        assert put_names(between)[0].endswith(outputs.MARK_NAME)
 
     def test_topologies_beside(self, bucket, adk, names):
         options = {"top": adk["psf"], "select": "name CA"}
@@ -204,10 +206,12 @@ class TestReplacing:
             raise OSError(5, "no room")
 
         with monkeypatch.context() as patch:
-            patch.setattr(places.OutputPlace, "_exchange", fails)
+            patch.setattr(outputs.StoredOutput, "_exchange", fails)
             with pytest.raises(OutputError, match="no room"):
                 mdio.convert(adk["dcd"], out, force=True, storage=mdio.Storage(chunk_frames=7))
-        assert all(places.STAGE in name or places.MARK in name for name in put_names(between))
+        assert all(
+            outputs.STAGE in name or outputs.MARK_NAME in name for name in put_names(between)
+        )
         assert looks_like(out, positions)
         mdio.convert(adk["dcd"], out, force=True, storage=mdio.Storage(chunk_frames=7))
         with mdio.open(out) as layout:
@@ -219,7 +223,7 @@ class TestReplacing:
         out = f"{bucket}/broken.zarr"
         mdio.convert(adk["dcd"], out)
         copied = []
-        copy = places.copy
+        copy = outputs.copy
 
         def breaks_off(source, target):
             copied.append(target)
@@ -228,7 +232,7 @@ class TestReplacing:
             copy(source, target)
 
         with monkeypatch.context() as patch:
-            patch.setattr(places, "copy", breaks_off)
+            patch.setattr(outputs, "copy", breaks_off)
             with pytest.raises(OutputError, match="the line is dead"):
                 mdio.convert(adk["dcd"], out, force=True, storage=mdio.Storage(chunk_frames=7))
         assert looks_like(out, positions)  # never a mixture: the new one, where it was sent
@@ -239,7 +243,7 @@ class TestReplacing:
         assert looks_like(out, positions)
         with mdio.open(out) as layout:
             assert layout.info.chunk_frames == 7
-        assert not [one for one in names("broken.zarr") if places.STAGE in one]
+        assert not [one for one in names("broken.zarr") if outputs.STAGE in one]
 
     def test_what_others_wrote_is_not(self, bucket, adk, client, names):
         client.put_object(Bucket="bucket", Key="others.zarr/zarr.json", Body=b"{}")
@@ -292,7 +296,7 @@ class TestReplacing:
             mdio.convert(adk["dcd"], out, progress=fails)
         client.put_object(
             Bucket="bucket",
-            Key=f"visited.zarr/{places.MARK}",
+            Key=f"visited.zarr/{outputs.MARK_NAME}",
             Body=b'{"token": "%s"}' % (b"0" * 16),
         )
         mdio.convert(adk["dcd"], out, progress=progress, force=True)
@@ -390,7 +394,7 @@ class TestUnfinished:
     def test_of_somebody_else_goes_with_force(self, bucket, adk, positions, client, names):
         out = f"{bucket}/dead.zarr"
         mark = json.dumps({"token": "0" * 16, "begun": "2026-01-01 00:00:00 UTC"}).encode()
-        client.put_object(Bucket="bucket", Key=f"dead.zarr/{places.MARK}", Body=mark)
+        client.put_object(Bucket="bucket", Key=f"dead.zarr/{outputs.MARK_NAME}", Body=mark)
         client.put_object(Bucket="bucket", Key="dead.zarr/mdio/old/c", Body=b"left")
         with pytest.raises(OutputError, match="begun 2026-01-01 00:00:00 UTC is not finished"):
             mdio.convert(adk["dcd"], out)
@@ -399,7 +403,7 @@ class TestUnfinished:
         assert "dead.zarr/mdio/old/c" not in names("dead.zarr/")
 
     def test_another_run_meanwhile(self, bucket, adk, client):
-        key = f"raced.zarr/{places.MARK}"
+        key = f"raced.zarr/{outputs.MARK_NAME}"
 
         def progress(*_):
             client.put_object(Bucket="bucket", Key=key, Body=b'{"token": "another"}')
@@ -438,7 +442,7 @@ class TestUnfinished:
         wanted = {"_begin": "it appeared while", "fails": "any more"}.get(when, "another run has")
         with pytest.raises(MdioError, match=wanted):
             mdio.convert(adk["dcd"], out, start=1, **as_options(options))
-        assert set(put_names(between)) <= {f"taken-{when}{suffix}/{places.MARK}"}
+        assert set(put_names(between)) <= {f"taken-{when}{suffix}/{outputs.MARK_NAME}"}
         assert names(out.removeprefix("s3://bucket/")) == left[0]
         assert looks_like(out, positions)
         assert mdio.verify(out).ok
@@ -457,7 +461,7 @@ class TestUnfinished:
         def refuses(target, *_, **__):
             raise PermissionError(13, "the store refuses it", str(target))
 
-        monkeypatch.setattr(places, "put", refuses)
+        monkeypatch.setattr(outputs, "put", refuses)
         with pytest.raises(OutputError, match=r"refuses it.*is whole in .*until the next run"):
             mdio.convert(adk["dcd"], f"{bucket}/kept.dcd")
         (kept,) = spool.glob("mdio-*/*/kept.dcd")

@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from mdio.core.files import replacing
-from mdio.core.files.marks import is_identical, read_identity
+from mdio.core.files.checks import is_identical, read_identity
 from mdio.core.files.publish import publish
 
 
@@ -40,7 +40,7 @@ def test_the_former_topology_comes_back_with_its_output(tmp_path, monkeypatch, n
         replacing_name = temporary.with_name(temporary.name.replace("a.h5md", "a.pdb"))
         replacing_name.write_bytes(b"new topology")
     monkeypatch.undo()
-    replacing.tidy([there / "a.h5md"])
+    replacing.clean_up([there / "a.h5md"])
     assert (there / "a.h5md").read_bytes() == b"old"
     assert (there / "a.pdb").read_bytes() == b"old topology"
     # Whose turn it was is this process, which lives: nobody but it takes that away.

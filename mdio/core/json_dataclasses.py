@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from mdio.core.errors import SourceError
-from mdio.core.files.marks import read_regular
+from mdio.core.files.checks import read_regular
 
 Value = TypeVar("Value")
 MAX_NUMBER = 1e30

@@ -1,4 +1,4 @@
-"""Checks of files to open, trust or replace: regular ones, the user's own, outputs of mdio.
+"""Checks before files are opened, trusted or replaced: type, owner, whether mdio wrote them.
 
 Opening a pipe or a device under the name of a file could wait or read for ever. A lock or journal,
 which says what to remove, rename or skip, could come from anyone who may write into the folder.
@@ -125,8 +125,8 @@ def is_own(status: os.stat_result, folder: Path) -> bool:
     )
 
 
-def is_own_record(status: os.stat_result, folder: Path) -> bool:
-    """Return whether a lock or journal may be believed: regular, own, and with one name only."""
+def is_trusted_record(status: os.stat_result, folder: Path) -> bool:
+    """Return whether a lock or journal may be trusted: regular, own, and with one name only."""
     return stat.S_ISREG(status.st_mode) and status.st_nlink == 1 and is_own(status, folder)
 
 
@@ -209,10 +209,10 @@ def check_no_foreign_files(folder: Path, names: Iterable[str] | None = None) -> 
         )
     )
     if foreign_names:
-        more = " and others" if foreign_names[3:] else ""
+        and_others = " and others" if foreign_names[3:] else ""
         raise OutputError(
-            f"{folder}: holds {', '.join(foreign_names[:3])}{more}, which is not a part of the "
-            "output and would be lost when that is replaced; move it elsewhere"
+            f"{folder}: holds {', '.join(foreign_names[:3])}{and_others}, which is not a part of "
+            "the output and would be lost when that is replaced; move it elsewhere"
         )
 
 
@@ -223,10 +223,10 @@ def parts_folder(target: Path) -> Path:
 
 def own_parts_folder(target: Path, name: object) -> Path | None:
     """Return the folder of parts of `target` that has this name; None for any other name."""
-    plain = parts_folder(target)
-    pattern = f"{re.escape(plain.name)}({UUID_SUFFIX})?"
+    default_path = parts_folder(target)
+    pattern = f"{re.escape(default_path.name)}({UUID_SUFFIX})?"
     match = isinstance(name, str) and re.fullmatch(pattern, name)
-    return plain.with_name(str(name)) if match else None
+    return default_path.with_name(str(name)) if match else None
 
 
 def belongs_to_output(target: str, name: object) -> bool:
@@ -249,10 +249,10 @@ def is_built_for(target: str, name: str) -> bool:
     )
 
 
-def parts_owner(path: Path, folder: str) -> Path:
-    """Return the file beside which its parts `folder` lies: `path`, or the target of that link."""
-    follow_link = path.is_symlink() and not path.with_name(folder).is_dir()
-    return path.resolve() if follow_link else path
+def file_beside_parts(path: Path, folder: str) -> Path:
+    """Return the file beside which its parts, `folder`, lie: `path`, or the target of a link."""
+    lies_at_target = path.is_symlink() and not path.with_name(folder).is_dir()
+    return path.resolve() if lies_at_target else path
 
 
 def read_identity(path: Path) -> int | str:
@@ -278,6 +278,6 @@ def is_identical(path: Path, identity: int | str) -> bool:
 def read_json(path: Path) -> dict[str, Any]:
     """Return the JSON object in a file; an empty one for anything else."""
     with suppress(OSError, ValueError, RecursionError):
-        record = json.loads(read_regular(path))
-        return record if isinstance(record, dict) else {}
+        value = json.loads(read_regular(path))
+        return value if isinstance(value, dict) else {}
     return {}

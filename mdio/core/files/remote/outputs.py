@@ -1,4 +1,4 @@
-"""Outputs in stores: requests that write, marks of who writes, and how an output replaces another.
+"""Outputs in stores: requests that write, marks of running writers, and replacing an output.
 
 A store cannot rename, so only the manifest of an output can be replaced in one step. The objects of
 a new output are sent into a folder inside the former one (the stage), where its manifest redirects
@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from mdio.core.errors import OutputError
-from mdio.core.files import marks
-from mdio.core.files.marks import OWN_NAMES, check_no_foreign_files, manifest_in, with_checksum
+from mdio.core.files import checks
+from mdio.core.files.checks import OWN_NAMES, check_no_foreign_files, manifest_in, with_checksum
 from mdio.core.files.remote import objects
 from mdio.core.files.remote.objects import NO_BUCKET, find, store_and_name, translated_errors
 from mdio.core.files.remote.paths import MANIFESTS, RemotePath
@@ -102,7 +102,7 @@ def with_redirect(text: bytes, folder: str = "", names: Collection[str] | None =
 
 
 def _manifest(node: dict[str, Any]) -> dict[str, Any]:
-    manifest: dict[str, Any] = node["attributes"][marks.FORMAT] if "attributes" in node else node
+    manifest: dict[str, Any] = node["attributes"][checks.FORMAT] if "attributes" in node else node
     return manifest
 
 
@@ -135,7 +135,7 @@ def put(
     conditions and the file is not so large that it is sent in parts. `is_checked`: the caller has
     just checked it.
     Raises FileExistsError: another object has the name. OSError: the store refuses the request, or
-    all of `objects.TRIES` tries have failed.
+    all of `objects.MAX_TRIES` tries have failed.
     """
     import obstore
     from obstore.exceptions import NotSupportedError
@@ -152,7 +152,7 @@ def put(
         elif not is_large:
             mode = "create"
     in_parts = None if isinstance(data, Path) and mode == "overwrite" else False
-    for attempt in range(objects.TRIES):
+    for attempt in range(objects.MAX_TRIES):
         try:
             with translated_errors(target):
                 try:
@@ -181,7 +181,7 @@ def put(
         except OSError as error:
             if isinstance(data, Path) and not data.exists():
                 raise FileNotFoundError(2, "the file does not exist any more", str(data)) from error
-            if attempt == objects.TRIES - 1:
+            if attempt == objects.MAX_TRIES - 1:
                 if isinstance(error, FileNotFoundError):
                     raise OSError(2, NO_BUCKET, str(target)) from None
                 raise  # perhaps after a try whose answer was lost completed the upload of parts
@@ -248,16 +248,16 @@ def names_below(folder: RemotePath) -> dict[str, int]:
     return {entry["path"][len(name) + 1 :]: entry["size"] for entry in entries}
 
 
-MARK = "mdio-unfinished.json"
+MARK_NAME = "mdio-unfinished.json"
 """The object that says which run is writing an output."""
 TOKEN = re.compile("[0-9a-f]{16}")
 OWN_OBJECTS = re.compile(
-    rf"({'|'.join(OWN_NAMES.values())}|{STAGE}{TOKEN.pattern}[^/]*)(/.*)?|{re.escape(MARK)}|\..*"
+    rf"({'|'.join(OWN_NAMES.values())}|{STAGE}{TOKEN.pattern}[^/]*)(/.*)?|{re.escape(MARK_NAME)}|\..*"
 )
 """Names of objects below an output of mdio's layouts; of hidden ones, all."""
-MAX_SENDERS = 8
+MAX_SEND_THREADS = 8
 """Objects sent, or copied, at the same time."""
-MAX_SMALL_SENDERS, SMALL_NBYTES = 32, 1 << 20
+MAX_SMALL_SEND_THREADS, SMALL_NBYTES = 32, 1 << 20
 """The same for objects up to this size, for which most of the time is waiting for the answer."""
 
 
@@ -272,13 +272,13 @@ def run_concurrently(*calls: Callable[[], Any]) -> list[Any]:
 def recover(target: Path) -> None:
     """Finish an exchange that a dead run has begun; raises OSError."""
     if isinstance(target, RemotePath) and not str(target).lower().startswith("http"):
-        place = OutputPlace(target)
-        place.list_objects()
-        place.recover()
+        output = StoredOutput(target)
+        output.list_objects()
+        output.recover()
 
 
-class OutputPlace:
-    """The place of an output in a store.
+class StoredOutput:
+    """An output in a store, its objects, and the mark of the run that writes them.
 
     `target`: the URL. Attributes: `token`: of the run that writes there. `destination`: the folder
     to which objects are sent: the target, or a stage. `is_marked`: whether the target is marked as
@@ -308,7 +308,7 @@ class OutputPlace:
             try:
                 self._exchange(stage, mark.get("over"))
             except FileExistsError:  # another run has replaced the output since
-                delete([self.target / MARK])
+                delete([self.target / MARK_NAME])
                 delete(self.target / name for name in self._existing if name.startswith(stage.name))
             self.list_objects()
             self.is_published = False
@@ -352,7 +352,7 @@ class OutputPlace:
             shared_names = {
                 name for name in self._existing if STAGE not in name and self._manifests
             }
-            removed = self._existing.keys() - (shared_names - {MARK})
+            removed = self._existing.keys() - (shared_names - {MARK_NAME})
             delete(self.target / name for name in _own_names(removed))
         return resumes
 
@@ -369,13 +369,13 @@ class OutputPlace:
         now = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
         mark = {"token": self.token, "begun": now}
         try:
-            put(self.target / MARK, json.dumps(mark).encode(), new=True, is_checked=True)
+            put(self.target / MARK_NAME, json.dumps(mark).encode(), new=True, is_checked=True)
         except FileExistsError:
             raise self._other_run_error() from None
         if self.destination == self.target:
             self.list_objects()
             if self._manifests:
-                delete([self.target / MARK])
+                delete([self.target / MARK_NAME])
                 raise OutputError(
                     f"{self.target}: it appeared while this was written; nothing was replaced"
                 )
@@ -398,9 +398,9 @@ class OutputPlace:
             put(self.target, data, replaces=tag, new=only_unchanged and not tag)
         except FileExistsError:
             raise self._other_run_error() from None
-        self._compare({"": self.target.stat().st_size}, {"": data.stat().st_size})
+        self._check_sizes({"": self.target.stat().st_size}, {"": data.stat().st_size})
 
-    def compare(self, expected: Mapping[str, int], shared: Mapping[str, int]) -> set[str]:
+    def check_sizes(self, expected: Mapping[str, int], shared: Mapping[str, int]) -> set[str]:
         """Check the sizes of the objects sent for this output; return the names of all others.
 
         `expected`, `shared`: bytes by name of objects that were sent, and of those that both
@@ -412,19 +412,19 @@ class OutputPlace:
             self._existing if self.destination == self.target else names_below(self.destination)
         )
         try:
-            self._compare(stored, expected)
-            self._compare(self._existing, shared)
+            self._check_sizes(stored, expected)
+            self._check_sizes(self._existing, shared)
         except OSError:
             self.check_mark()
             raise
-        return stored.keys() - expected.keys() - {MARK}
+        return stored.keys() - expected.keys() - {MARK_NAME}
 
     def remove(self, names: Iterable[str]) -> None:
         """Delete objects that were sent, but are not of this output; raises as `check_mark`."""
         self.check_mark()
         delete(self.destination / name for name in _own_names(names))
 
-    def _compare(self, stored: Mapping[str, int], expected: Mapping[str, int]) -> None:
+    def _check_sizes(self, stored: Mapping[str, int], expected: Mapping[str, int]) -> None:
         for name, nbytes in expected.items():
             if stored.get(name) != nbytes:
                 difference = f"{stored.get(name, 0)} bytes are there, {nbytes} were sent"
@@ -450,7 +450,7 @@ class OutputPlace:
     def finish(self) -> None:
         """Give the complete output its final name."""
         if self.destination == self.target:
-            delete([self.target / MARK])
+            delete([self.target / MARK_NAME])
             return
         self.list_objects()
         is_complete = any(f"{self.destination.name}/{name}" in self._existing for name in MANIFESTS)
@@ -458,7 +458,7 @@ class OutputPlace:
             raise self._other_run_error()
         self._check_no_foreign_files()
         mark = {"token": self.token, "moving": True, "over": self._former_tag}
-        put(self.target / MARK, json.dumps(mark).encode())
+        put(self.target / MARK_NAME, json.dumps(mark).encode())
         try:
             self._exchange(self.destination, self._former_tag)
         except FileExistsError:
@@ -467,7 +467,7 @@ class OutputPlace:
                 "replaced it; run it again"
             ) from None
 
-    def withdraw(self) -> None:
+    def remove_sent(self) -> None:
         """Remove the objects that were sent, and the mark; none that are another run's by now."""
         if self.is_marked:
             self.list_objects()
@@ -475,7 +475,7 @@ class OutputPlace:
             if is_ours or self.destination != self.target:
                 delete(self.destination / name for name in _own_names(self.new_names()))
             if is_ours:
-                delete([self.target / MARK])
+                delete([self.target / MARK_NAME])
 
     def _exchange(self, stage: RemotePath, former_tag: str | None) -> None:
         """Replace the former output, of the tag `former_tag`, by that in `stage`; may be repeated.
@@ -499,9 +499,9 @@ class OutputPlace:
                 self._move(stage, new_names, all_is_new=not shared_names)
                 put(manifest, final_text)
             old_names = {key for key in self._existing if not key.startswith(STAGE)}
-            old_names -= new_names | shared_names | {MARK, name}
+            old_names -= new_names | shared_names | {MARK_NAME, name}
             delete(self.target / key for key in old_names)
-        delete([self.target / MARK])
+        delete([self.target / MARK_NAME])
         delete(stage / name for name in staged)
 
     def _move(self, stage: RemotePath, names: set[str], *, all_is_new: bool) -> None:
@@ -516,7 +516,7 @@ class OutputPlace:
         if all_is_new:
             delete(self.target / key for key in metadata - set(MANIFESTS) if STAGE not in key)
         for batch in (names - metadata, names & metadata):
-            with ThreadPoolExecutor(MAX_SENDERS) as pool:
+            with ThreadPoolExecutor(MAX_SEND_THREADS) as pool:
                 list(pool.map(lambda key: copy(stage / key, self.target / key), batch))
 
     def _stage(self, token: str) -> RemotePath:
@@ -530,17 +530,17 @@ class OutputPlace:
         """Raise OutputError if the former output's folder holds objects of others."""
         if self._manifests:
             names = {key.partition("/")[0] for key in self._existing if not key.startswith(STAGE)}
-            check_no_foreign_files(self.target, names - {MARK})
+            check_no_foreign_files(self.target, names - {MARK_NAME})
 
     def _listed_mark(self) -> dict[str, Any]:
         """Return the mark if the objects that were listed last have one; else an empty one."""
-        return self._read_mark() if MARK in self._existing else {}
+        return self._read_mark() if MARK_NAME in self._existing else {}
 
     def _read_mark(self) -> dict[str, Any]:
         """Return the mark; empty unless its token, part of a folder's name, is one of ours."""
-        objects.forget(self.target / MARK)
+        objects.forget(self.target / MARK_NAME)
         try:
-            mark = json.loads((self.target / MARK).read_bytes())
+            mark = json.loads((self.target / MARK_NAME).read_bytes())
         except (FileNotFoundError, ValueError, RecursionError):
             return {}
         token = mark.get("token") if isinstance(mark, dict) else None
