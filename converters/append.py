@@ -1,8 +1,7 @@
 """Plans how the frames of a continuation are added to an output of mdio.
 
 Frames of a source that the output has already are found by time, or step, and compared by their
-coordinates. Then follows which frames the output gets, and from which source; nothing is copied
-here.
+coordinates. The plan lists which frames the output gets from which source; nothing is copied here.
 """
 
 from __future__ import annotations
@@ -58,9 +57,9 @@ from mdio.parallel.executors import Executor
 COMPARED_NBYTES = 1 << 30
 """Bytes compared of a source that looks unchanged; other sources are compared completely."""
 FOLLOWED_NBYTES = 64 << 20
-"""Bytes compared at each look at a followed source that looks unchanged."""
+"""Bytes compared each time a followed source that looks unchanged is read."""
 MIN_COMPARED = 16
-"""Frames that are compared at least, however large they are."""
+"""Least number of frames that are compared, however large they are."""
 RUN_NBYTES = 16 << 20
 """Bytes of frames that are read at a time to be compared."""
 MAX_ROUNDING_ANGSTROM = 0.02
@@ -148,8 +147,8 @@ class Timeline:
     `member_numbers`, `member_frames`: for each frame, the number of its member and its own number
     there. `frames_of_members`: for each member, the number of its frame that each frame is or
     equals; -1 = none. `unit`: the unit in which frames were matched. `n_equal`: how many frames of
-    the last source were there already. `holders`: the members that had them. `notes`: frames
-    replaced or dropped.
+    the last source were there already. `holders`: the members that had them. `notes`: on frames
+    that were replaced or dropped.
     """
 
     def __init__(self, old: Layout) -> None:
@@ -372,7 +371,7 @@ class _AppendPlanner:
             origin = self._origin_in_one_file(path, source, frames)
         else:
             chain, origin = self._merge(sources)
-        conversion = self._conversion(chain, sources, origin)
+        conversion = self._plan_conversion(chain, sources, origin)
         conversion.states = states
         return conversion
 
@@ -388,9 +387,9 @@ class _AppendPlanner:
         else:
             source["n_frames"] = stop + n_new
             frames = np.arange(stop + n_new)
-        return self._conversion(chain, {}, (source, runs_from_indices(frames)))
+        return self._plan_conversion(chain, {}, (source, runs_from_indices(frames)))
 
-    def _conversion(
+    def _plan_conversion(
         self, chain: ChainLayout, sources: Mapping[Layout, Path], origin: Origin
     ) -> Conversion:
         old, options = self.old, self.options
@@ -401,11 +400,11 @@ class _AppendPlanner:
         n_unchanged = stop if first_member is old and not start else 0
         continuation = open_continuation(old, n_unchanged)
         plan = continuation.plan(info)
-        n_old = sum(end - begin for layout, begin, end in chain.joined_layouts if layout is old)
-        nothing_to_add = n_old == info.n_frames == old.info.n_frames
+        n_kept = sum(end - begin for layout, begin, end in chain.joined_layouts if layout is old)
+        nothing_to_add = n_kept == info.n_frames == old.info.n_frames
         summary = (
-            f"new: {plural(info.n_frames - n_old, 'frame')}; of the {old.info.n_frames:,} already "
-            f"there, {n_old:,} stay"
+            f"new: {plural(info.n_frames - n_kept, 'frame')}; of the {old.info.n_frames:,} already "
+            f"there, {n_kept:,} stay"
         )
         if nothing_to_add:
             summary = f"nothing to add: {old.path} already has all of these frames"
@@ -436,11 +435,11 @@ class _AppendPlanner:
             former_state=self.former_state,
         )
         if nothing_to_add:
-            return NothingToDo(job, job.plan)
+            return NothingToAdd(job, job.plan)
         return choose(job)
 
     def _merge(self, sources: Mapping[Layout, Path]) -> tuple[ChainLayout, Origin]:
-        """Put the frames of all sources among those of the output; see `Timeline`."""
+        """Merge the frames of all sources with those of the output; see `Timeline`."""
         old, options = self.old, self.options
         if options.sources.overlap == KEEP_ALL:
             chain = ChainLayout([old, *sources], overlap=KEEP_ALL)
@@ -476,8 +475,8 @@ class _AppendPlanner:
             if timeline.n_equal == n_frames:
                 self.notes.append(f"{path}: left out: {holders} all of its frames already")
             elif timeline.n_equal:
-                n_text = f"{timeline.n_equal:,} of its {n_frames:,} frames"
-                self.notes.append(f"{path}: {holders} {n_text} already")
+                count_text = f"{timeline.n_equal:,} of its {n_frames:,} frames"
+                self.notes.append(f"{path}: {holders} {count_text} already")
         self.notes += timeline.notes
         joining = Joining(tuple(timeline.parts), tuple(timeline.gaps()), changes=True)
         chain = chain_parts(timeline.members, joining)
@@ -524,7 +523,7 @@ class _AppendPlanner:
                 self.notes.append(f"{lacking}: has no {name}: {effect}")
         transformed_source: Layout = source
         if transform_options := manifest["source"].get("transformed"):
-            self._check_reference(transform_options)
+            self._check_fit_reference(transform_options)
             if transform_options["pbc"] == "nojump" and not self.adds_by_number:
                 raise PlanError(
                     f"{self.old.path} was made with --pbc nojump, which follows atoms from the "
@@ -558,7 +557,7 @@ class _AppendPlanner:
         self.source_frames[view] = info, np.asarray(view.frames)
         return view
 
-    def _check_reference(self, transform_options: Mapping[str, Any]) -> None:
+    def _check_fit_reference(self, transform_options: Mapping[str, Any]) -> None:
         """Raise SourceError if the file that frames were fitted to has changed."""
         reference = transform_options.get("fit_reference")
         state = fingerprint(reference) if isinstance(reference, str) else {"path": None}
@@ -604,15 +603,15 @@ class _AppendPlanner:
         if record is None or not n_reused:
             return None
         total, n_frames = NotFinite(**record), self.old.info.n_frames
-        tail = None
+        later = None
         if n_reused < n_frames:
-            tail = NotFinite.count_in(self.old.read(n_reused, n_frames).positions, n_reused)
-        if tail is None:
+            later = NotFinite.count_in(self.old.read(n_reused, n_frames).positions, n_reused)
+        if later is None:
             return total
-        coordinates = total.coordinates - tail.coordinates
+        coordinates = total.coordinates - later.coordinates
         if not coordinates:
             return None
-        return replace(total, coordinates=coordinates, frames=total.frames - tail.frames)
+        return replace(total, coordinates=coordinates, frames=total.frames - later.frames)
 
     def _source_with_flaws(self, new_lost: Sequence[Any], made_up: Sequence[str]) -> dict[str, Any]:
         """Return the manifest's ``source`` with the flaws of the frames added."""
@@ -695,7 +694,7 @@ def _first_key(source: Layout) -> float:
     return float(source.read(0, 1, atoms=[]).step[0])
 
 
-class NothingToDo(Conversion):
+class NothingToAdd(Conversion):
     """An output that already has all frames to be added: it is not changed."""
 
     @property

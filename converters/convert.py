@@ -1,4 +1,4 @@
-"""Converts trajectories of any layout into any writable one, in parallel; appends; splits."""
+"""Converts, appends and splits trajectories of any layout, in parallel."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ import numpy as np
 from mdio.converters.append import prepare_append
 from mdio.converters.opening import topology_for, with_own_frames
 from mdio.converters.options import (
+    OPTION_OBJECTS,
     OPTIONS,
-    PARTS_AS_OBJECTS,
     ConversionOptions,
     ConvertResult,
     Progress,
     Storage,
     check_flavour,
 )
-from mdio.converters.periodic import TransformedLayout, notes_on_cut, notes_on_steps
+from mdio.converters.periodic import TransformedLayout, notes_on_cut, notes_on_transform
 from mdio.converters.selection import (
     check_whole,
     choose_atoms,
@@ -42,8 +42,8 @@ from mdio.converters.strategies.choice import check_options, choose
 from mdio.converters.strategies.conversion import Conversion
 from mdio.converters.strategies.job import Job, Repairs
 from mdio.converters.strategies.structure import (
-    PLANNED_AS,
-    STEPS,
+    PLANNED_LAYOUT,
+    PRECISIONS,
     StructureConversion,
     check_structure,
     is_structure,
@@ -83,16 +83,16 @@ def prepare(
     structure = is_structure(target, options.storage.to)
     if structure:
         check_structure(target, options)
-    layout_name = PLANNED_AS
+    layout_name = PLANNED_LAYOUT
     if not structure:
-        layout_name = layout_name_for_output(target, options.storage.to, besides=STEPS)
+        layout_name = layout_name_for_output(target, options.storage.to, besides=PRECISIONS)
     check_options(options, layout_name, target)
     if options.storage.flavour is not None:
         check_flavour(options, layout_name)
-    opening = {"verify": options.sources.verify, "overlap": options.sources.overlap}
-    opening |= {"salvage": True} if options.sources.salvage else {}
-    opening |= options.sources.source_options
-    layout = open_with_topology(paths, options.sources.top, **opening)
+    open_options = {"verify": options.sources.verify, "overlap": options.sources.overlap}
+    open_options |= {"salvage": True} if options.sources.salvage else {}
+    open_options |= options.sources.source_options
+    layout = open_with_topology(paths, options.sources.top, **open_options)
     try:
         conversion = plan_conversion(
             layout, paths, target, layout_name, options, executor or Serial()
@@ -114,10 +114,10 @@ def note_dropped(plan: LayoutPlan, info: TrajectoryInfo, requested: WriteOptions
     compressed arrays.
     """
     stored = {array.group for array in plan.arrays}
-    if lacking := [name for name in requested.groups if name not in stored]:
+    if unstored_groups := [name for name in requested.groups if name not in stored]:
         raise PlanError(
-            f"{plan.layout} stores no atom groups, so --group {lacking[0]} does not fit; leave it "
-            "out, or take zarr or h5md"
+            f"{plan.layout} stores no atom groups, so --group {unstored_groups[0]} does not fit; "
+            "leave it out, or take zarr or h5md"
         )
     if isinstance(requested.precision, float | int) and plan.precision is None:
         raise PlanError(
@@ -138,7 +138,7 @@ def note_dropped(plan: LayoutPlan, info: TrajectoryInfo, requested: WriteOptions
     return plan.replace(notes=(*plan.notes, note))
 
 
-def _notes_on_floats(source: TrajectoryInfo, view: TrajectoryInfo) -> tuple[str, ...]:
+def _notes_on_lost_integers(source: TrajectoryInfo, view: TrajectoryInfo) -> tuple[str, ...]:
     """Return a note if atoms were moved away from the integers that the source holds."""
     if not source.xtc_integers or view.xtc_integers or not source.density:
         return ()
@@ -178,25 +178,25 @@ def plan_conversion(
     `options`. `repairs`: the output that is repaired, if any. `former_state`: that of the output
     that is replaced.
     """
-    reading, selection = options.sources, options.selection
+    sources, selection = options.sources, options.selection
     storage, running = options.storage, options.running
     writer = writer_class(layout_name)
-    choice = choose_atoms(source, reading.top, selection.select, selection.groups)
+    choice = choose_atoms(source, sources.top, selection.select, selection.groups)
     transformed_source: Layout = source
-    transform_options, step_notes = selection.transformation(selection.select), []
+    transform_options, transform_notes = selection.transformation(selection.select), []
     if transform_options is not None:
-        top = reading.top if repairs is None else topology_for(repairs.former, source, reading.top)
+        top = sources.top if repairs is None else topology_for(repairs.former, source, sources.top)
         transformed_source = transformed_layout = TransformedLayout(
             source.path, source=source, top=top, **transform_options
         )
         transform_options |= transformed_layout.selections
         if choice.universe is not None:
             transformed_layout.universe = choice.universe
-        step_notes = notes_on_steps(transformed_layout, choice.atoms, executor.n_workers)
+        transform_notes = notes_on_transform(transformed_layout, choice.atoms, executor.n_workers)
     if frames is None:
         frames = select_frames(source, **selection.frames)
     if transform_options is not None and repairs is None:
-        step_notes += notes_on_cut(
+        transform_notes += notes_on_cut(
             transformed_layout, choice.atoms, frames, choice.residues, are_stored=True
         )
     keeps_topology = storage.topology and layout_class(layout_name).facts.keeps_topology
@@ -209,7 +209,7 @@ def plan_conversion(
         topology = repairs.meta.topology or topology
         repairs.meta = replace(repairs.meta, topology=topology)
     unreadable: list[list[int]] = []
-    if reading.salvage:
+    if sources.salvage:
         frames, unreadable = split_readable(source, frames)
         if unreadable and transform_options and transform_options["pbc"] == "nojump":
             raise PlanError(
@@ -226,7 +226,7 @@ def plan_conversion(
     notes = [*source.notes]
     if selection.dt_ps is not None:
         notes += filter(None, [note_on_dt(source.info, view.info, selection.dt_ps)])
-    notes = list(dict.fromkeys([*notes, *step_notes, *choice.notes]))
+    notes = list(dict.fromkeys([*notes, *transform_notes, *choice.notes]))
     stretches = source.unreadable_stretches if unreadable else ()
     if unreadable:
         single_frames = np.setdiff1d(
@@ -239,11 +239,11 @@ def plan_conversion(
             name = source.path if len(paths) == 1 else "the joined files"
             text = f"{name}: {plural(len(single_frames), 'frame')} cannot be read ({numbers})"
             notes.append(f"{text}; left out, {kept_text}")
-    if layout_class(layout_name).facts.in_segments and reading.top and choice.atoms is None:
+    if layout_class(layout_name).facts.in_segments and sources.top and choice.atoms is None:
         notes.append(f"{layout_name} hold no topology: give it with -s/--top again to read it")
     if running.growing:  # incomplete frames will be completed
         notes = []
-    elif not reading.salvage:
+    elif not sources.salvage:
         check_whole(source.info, selection.stop, selection.end_ps)
     striping = StripeRequest(storage.stripe_nbytes, storage.stripe_count, storage.progressive)
     if repairs is None:  # older versions requested any size
@@ -251,9 +251,9 @@ def plan_conversion(
     storage_options = {field.name: getattr(storage, field.name) for field in fields(StorageOptions)}
     if storage_options["container"] is None and writer.facts.copier is not None:
         storage_options["container"] = container_format(source)
-    packs = writer.facts.packs_integers and repairs is None
+    packs_integers = writer.facts.packs_integers and repairs is None
     density = source.info.density
-    packed = packed_shares(view, choice.groups, storage, density) if packs else {}
+    packed = packed_shares(view, choice.groups, storage, density) if packs_integers else {}
     write_options = WriteOptions(
         **storage_options,
         compression=None if storage.compression in ("auto", "none") else storage.compression,
@@ -266,16 +266,16 @@ def plan_conversion(
     )
     plan = note_dropped(writer.plan_for(view.info, write_options), view.info, write_options)
     notes += filter(None, [no_stripes_note(target)])
-    is_plain = plan.precision is None and plan.compression is None
-    if writer.facts.packs_integers and is_plain and storage.precision != "none":
-        notes += _notes_on_floats(source.info, view.info)
+    stores_floats = plan.precision is None and plan.compression is None
+    if writer.facts.packs_integers and stores_floats and storage.precision != "none":
+        notes += _notes_on_lost_integers(source.info, view.info)
     if not layout_class(storage_options["container"] or layout_name).facts.counts_steps:
         notes += _notes_on_restarted_steps(source)
-    lacking = [name for name in source.info.groups if name not in choice.groups]
-    if lacking and plan.arrays and choice.atoms is None and repairs is None:
+    left_out_groups = [name for name in source.info.groups if name not in choice.groups]
+    if left_out_groups and plan.arrays and choice.atoms is None and repairs is None:
         notes.append(
-            f"{source.path}: its stored groups ({list_text(lacking)}) are left out; store them "
-            "again with --group NAME=SELECTION"
+            f"{source.path}: its stored groups ({list_text(left_out_groups)}) are left out; store "
+            "them again with --group NAME=SELECTION"
         )
     plan = plan.replace(notes=(*plan.notes, *notes), source_density=source.info.density)
     shares = filter(None, packed.get(FULL_SYSTEM, ()))
@@ -313,7 +313,7 @@ def plan_conversion(
     return choose(job)
 
 
-@takes_options(*OPTIONS, objects=PARTS_AS_OBJECTS)
+@takes_options(*OPTIONS, objects=OPTION_OBJECTS)
 def convert(
     source: Paths,
     out: str | PathLike[str],
@@ -379,7 +379,7 @@ def convert(
         return conversion.run(pool, force=force, resume=resume, progress=progress)
 
 
-@takes_options(*OPTIONS, objects=PARTS_AS_OBJECTS)
+@takes_options(*OPTIONS, objects=OPTION_OBJECTS)
 def append(
     sources: Paths,
     out: str | PathLike[str],

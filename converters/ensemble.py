@@ -17,8 +17,8 @@ from typing import Any
 from mdio._version import __version__
 from mdio.converters.convert import convert
 from mdio.converters.options import (
+    OPTION_OBJECTS,
     OPTIONS,
-    PARTS_AS_OBJECTS,
     ConversionOptions,
     ConvertResult,
     Progress,
@@ -42,11 +42,11 @@ from mdio.parallel.executors import (
     results_of,
 )
 
-MANY_FILES = 1000
+MAX_FILES_WITHOUT_NOTE = 1000
 """Files of an output above which a note recommends a layout with fewer."""
 
 
-@takes_options(*OPTIONS, objects=PARTS_AS_OBJECTS)
+@takes_options(*OPTIONS, objects=OPTION_OBJECTS)
 def convert_ensemble(
     sources: Mapping[str, Paths],
     out: AnyPath,
@@ -159,7 +159,7 @@ def convert_ensemble(
         ensemble.uuid = journal.values["uuid"]
         if not continues:
             ensemble.create()
-        # Force replaces what a worker that was lost has left of a trajectory.
+        # Force replaces what a lost worker has left of a trajectory.
         return members, "resume" if continues else "force"
 
     def on_converted(label: str, result: ConvertResult) -> None:
@@ -179,7 +179,7 @@ def convert_ensemble(
         final_paths = {label: ensemble.member_path(label, final=True) for label in sources}
         stack.close()
         n_files, notes = sum(len(names) for *_, names in os.walk(out)), []
-        if n_files > MANY_FILES:
+        if n_files > MAX_FILES_WITHOUT_NOTE:
             h5md = Path(out).with_suffix(".h5md")
             notes = [
                 f"files: {out} has {n_files:,}; where their number is limited, {h5md} would have "
@@ -197,7 +197,7 @@ def convert_ensemble(
 
 
 def _with_final_name(result: ConvertResult, path: Path, notes: Sequence[str]) -> ConvertResult:
-    """Return the result of a conversion whose output is now called `path`, with more notes."""
+    """Return the result of a conversion with the final `path` of its output, and more notes."""
     topologies = tuple(str(path.with_name(Path(top).name)) for top in result.topologies)
     plan = result.plan.replace(notes=(*result.notes, *notes))
     return replace(result, out=str(path), topologies=topologies, plan=plan)
@@ -258,22 +258,22 @@ def _convert_each(
     """
     results: dict[str, ConvertResult] = {}
     uses_mpi, n_members = executor.ranks is not None, len(members)
-    one_worker_each = uses_mpi and n_members >= REPLICAS_PER_WORKER * executor.n_workers
-    one_worker_each = one_worker_each or has_enough_replicas(
+    one_worker_a_member = uses_mpi and n_members >= REPLICAS_PER_WORKER * executor.n_workers
+    one_worker_a_member = one_worker_a_member or has_enough_replicas(
         executor, n_members, [options.get("top")]
     )
-    one_worker_each = one_worker_each and options.get("mpio") is None
-    n_first = n_members if not one_worker_each else 0 if uses_mpi else 1
-    first_executor = Serial() if one_worker_each else executor
-    for label, paths, out in members[:n_first]:
+    one_worker_a_member = one_worker_a_member and options.get("mpio") is None
+    n_shared = n_members if not one_worker_a_member else 0 if uses_mpi else 1
+    first_executor = Serial() if one_worker_a_member else executor
+    for label, paths, out in members[:n_shared]:
         result = convert(paths, out, executor=first_executor, progress=progress, **options)
         results[label] = result
         if on_converted is not None:
             executor.from_owner(partial(on_converted, label, result))
-    others = members[n_first:]
-    if not others:
+    remaining = members[n_shared:]
+    if not remaining:
         return results
-    outcomes: Any = results_of(executor, MemberWork(options), others, itemgetter(0))
+    outcomes: Any = results_of(executor, MemberWork(options), remaining, itemgetter(0))
     with closing(outcomes):  # ends workers before what they write is removed
         for number, (result, n_frames, nbytes) in outcomes:
             raise_received_signal()
@@ -281,12 +281,12 @@ def _convert_each(
                 if progress is not None:
                     progress(n_frames, nbytes)
                 if on_converted is not None:
-                    on_converted(others[number][0], result)
-            results[others[number][0]] = result
+                    on_converted(remaining[number][0], result)
+            results[remaining[number][0]] = result
     return executor.from_owner(lambda: results)
 
 
-@takes_options(*OPTIONS, objects=PARTS_AS_OBJECTS)
+@takes_options(*OPTIONS, objects=OPTION_OBJECTS)
 def convert_members(
     source: AnyPath,
     out: str,

@@ -13,8 +13,8 @@ from typing import Any
 from mdio.converters.append import check_continues
 from mdio.converters.convert import prepare
 from mdio.converters.options import (
+    OPTION_OBJECTS,
     OPTIONS,
-    PARTS_AS_OBJECTS,
     ConversionOptions,
     ConvertResult,
     Running,
@@ -32,12 +32,12 @@ from mdio.layouts.registry import layout_class, layout_name_for_output, open_lay
 from mdio.parallel.executors import Executor, choose_executor
 
 POLL_S = 1.0
-"""Longest interval at which the source's size is looked at."""
+"""Longest interval between two checks of the source's size."""
 ENDLESS_FRAMES = 1 << 24
-"""For how many frames the output is planned: shards are as large as they get."""
+"""Number of frames for which the output is planned, so that shards are as large as possible."""
 
 
-@takes_options(*OPTIONS, objects=PARTS_AS_OBJECTS)
+@takes_options(*OPTIONS, objects=OPTION_OBJECTS)
 def follow(
     source: AnyPath,
     out: AnyPath,
@@ -107,7 +107,7 @@ def follow(
     published_s = -float("inf")
     while True:
         is_end = stop_event.is_set()
-        n_complete = follower.count_complete()
+        n_complete = follower.count_complete_frames()
         idle_s = time.monotonic() - follower.unchanged_since_s
         is_end = is_end or (until_idle_s is not None and idle_s >= until_idle_s)
         is_end = is_end or (n_frames is not None and n_complete >= n_frames)
@@ -141,14 +141,14 @@ class _Follower:
     """Time at which the source was last seen to grow."""
     _uuid: str | None = None
     """Identity of the output since the last publication."""
-    _is_checked: bool = True
+    _is_compared: bool = True
     """Whether the frames of the output were compared with the source's."""
     _n_complete: int = 0
     unit_frames: int | None = None
     """Frames of a shard or segment."""
     _file_state: tuple[int, int] | None = None
-    """Inode and size of the source when it was last looked at."""
-    _problem: Exception | None = None
+    """Inode and size of the source at the last check."""
+    _open_error: Exception | None = None
     """Why the source could not be opened yet."""
     _result: ConvertResult | None = None
 
@@ -167,12 +167,12 @@ class _Follower:
                     "goes on with --follow (mdio append adds frames of others)"
                 )
             self.first, _, self.step = runs[0]
-            self._uuid, self._is_checked = old.uuid, False
+            self._uuid, self._is_compared = old.uuid, False
             self.n_published = old.info.n_frames
             plan_values = plan_fields(old)
             self.unit_frames = plan_values.get("piece_frames") or int(old.boundaries()[1])
 
-    def count_complete(self) -> int:
+    def count_complete_frames(self) -> int:
         """Return the number of the output's frames that are complete in the source."""
         try:
             status = self.source.stat()
@@ -201,12 +201,12 @@ class _Follower:
         except SourceError as error:  # its first frame is not complete, perhaps
             if self._n_complete:
                 raise
-            self._problem = error
+            self._open_error = error
             return self._n_complete
-        if not self._is_checked:
+        if not self._is_compared:
             with self._concurrent_changes():
                 check_continues(self.source, self.out, self.options)
-            self._is_checked = True
+            self._is_compared = True
         self._n_complete = len(range(self.first, n_source, self.step))
         return self._n_complete
 
@@ -262,15 +262,15 @@ class _Follower:
         options = self._with_frames(options, n_frames)
         conversion = prepare(self.source, self.out, options, self.executor)
         conversion.close()
-        sizes = conversion.plan.segment_frames
-        if sizes:
-            return sizes[0] if len(sizes) > 1 else None
+        segment_frames = conversion.plan.segment_frames
+        if segment_frames:
+            return segment_frames[0] if len(segment_frames) > 1 else None
         return conversion.plan.piece_frames
 
     def last_result(self) -> ConvertResult:
         """Return the last result; raises SourceError if there is none."""
         if self._result is None:
-            problem = f" ({self._problem})" if self._problem is not None else ""
+            problem = f" ({self._open_error})" if self._open_error is not None else ""
             raise SourceError(
                 f"{self.source}: no complete frame came that {self.out} does not have{problem}"
             )

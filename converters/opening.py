@@ -80,7 +80,7 @@ def open_damaged(path: str | PathLike[str]) -> Layout:
 
 
 @contextmanager
-def suggesting_salvage(salvage: bool) -> Iterator[None]:
+def salvage_hint_on_damage(salvage: bool) -> Iterator[None]:
     """Add to the error of a damaged source that ``salvage`` reads the rest, unless it is set."""
     try:
         yield
@@ -96,11 +96,10 @@ def suggesting_salvage(salvage: bool) -> Iterator[None]:
 def source_view(
     layout: Layout, source: Layout, top: str | PathLike[str] | None
 ) -> tuple[ViewLayout, Layout]:
-    """Return the frames and atoms of the source that `layout` should hold.
+    """Return the frames and atoms of the source that `layout` should hold, and the source.
 
-    Those that a program wrote are not among them; see `with_own_frames`.
-    Returns them as they were converted, and the source that has them: of files that overlap, each
-    frame once.
+    Frames that a program wrote are not among them; see `with_own_frames`. They are transformed as
+    they were converted. The source has each frame of overlapping files once.
     """
     manifest = layout.manifest
     if manifest is None:
@@ -109,19 +108,19 @@ def source_view(
     runs = manifest["frames"]
     frames: Any = range(*runs[0]) if len(runs) == 1 else indices_from_runs(runs)
     atoms = _atoms_of(manifest)
-    transformed = _transformed(layout, source, top)
+    transformed = _transform_source(layout, source, top)
     matched = (manifest["source"].get("joined") or {}).get("matched")
     has_grown = source.info.n_frames > manifest["source"]["n_frames"]
-    if matched is None and has_grown and not n_left_out(layout):
+    if matched is None and has_grown and not count_left_out(layout):
         with suppress(SourceError):  # frames have neither times nor steps of their own
             matched = match_keys(read_frame_keys(layout), read_frame_keys(source))[2]
     if matched is not None:
         n_source = source.info.n_frames
         readable = np.setdiff1d(np.arange(n_source), indices_from_runs(unreadable or []))
         view = ViewLayout(source.path, source=transformed, frames=readable, atoms=atoms)
-        frames = readable[_match(layout, view, matched)]
+        frames = readable[_match_frames(layout, view, matched)]
         source = _chain_frames(source, frames)  # whose bytes can be copied
-        transformed, frames = _transformed(layout, source, top), None
+        transformed, frames = _transform_source(layout, source, top), None
     info = source.info
     last = -1 if frames is None or not len(frames) else int(max(frames[0], frames[-1]))
     if last >= info.n_frames or (atoms is not None and atoms.max(initial=-1) >= info.n_atoms):
@@ -136,7 +135,7 @@ def source_view(
     return view, source
 
 
-def n_left_out(layout: Layout) -> int:
+def count_left_out(layout: Layout) -> int:
     """Return how many frames of its source a layout was made without, by choice."""
     manifest = layout.manifest
     if manifest is None:
@@ -159,9 +158,9 @@ def find_missing_frames(layout: Layout, source: Layout) -> Iterator[str]:
         return
     recorded = manifest["source"]
     n_recorded, numbers = recorded["n_frames"], indices_from_runs(manifest["frames"])
-    is_chosen = n_left_out(layout) > 0
-    spacing = int(np.diff(numbers[-2:]).max(initial=1))
-    ends_before = is_chosen and 0 <= numbers.max(initial=-1) < n_recorded - spacing
+    is_chosen = count_left_out(layout) > 0
+    interval = int(np.diff(numbers[-2:]).max(initial=1))
+    ends_before = is_chosen and 0 <= numbers.max(initial=-1) < n_recorded - interval
     if ends_before or source.info.n_frames <= n_recorded:
         return
     contents = [content_of(record) for record in recorded.get("files", [recorded])]
@@ -174,16 +173,16 @@ def find_missing_frames(layout: Layout, source: Layout) -> Iterator[str]:
         try:
             keys, file_keys, unit = match_keys(output_keys, frame_keys)
         except SourceError:  # there are no times or steps, or they do not ascend
-            lacking = frames[n_recorded:]
+            missing = frames[n_recorded:]
         else:
-            lacking = np.setdiff1d(frames, match_frames(keys, file_keys, unit)[1])
+            missing = np.setdiff1d(frames, match_frames(keys, file_keys, unit)[1])
             if is_chosen:
-                lacking = lacking[file_keys[lacking] > keys.max(initial=-np.inf)]
-        if len(lacking):
-            times = frame_keys.time[lacking]
+                missing = missing[file_keys[missing] > keys.max(initial=-np.inf)]
+        if len(missing):
+            times = frame_keys.time[missing]
             yield (
-                f"{file.path}: has {plural(len(lacking), 'frame')} "
-                f"({times_text(len(lacking), times[0], times[-1], np.nan)}) that {layout.path} "
+                f"{file.path}: has {plural(len(missing), 'frame')} "
+                f"({times_text(len(missing), times[0], times[-1], np.nan)}) that {layout.path} "
                 f"lacks; add them (mdio append {file.path} {layout.path}), or convert all files "
                 "together"
             )
@@ -204,7 +203,7 @@ def topology_for(
     return top
 
 
-def _transformed(layout: Layout, source: Layout, top: str | PathLike[str] | None) -> Layout:
+def _transform_source(layout: Layout, source: Layout, top: str | PathLike[str] | None) -> Layout:
     manifest = layout.manifest
     assert manifest is not None
     options = manifest["source"].get("transformed")
@@ -213,7 +212,7 @@ def _transformed(layout: Layout, source: Layout, top: str | PathLike[str] | None
     transformed = TransformedLayout(
         source.path, source=source, top=topology_for(layout, source, top), **options
     )
-    transformed.prepare_steps(_atoms_of(manifest))
+    transformed.prepare_transform(_atoms_of(manifest))
     return transformed
 
 
@@ -234,10 +233,10 @@ def with_own_frames(layout: Layout, view: ViewLayout) -> ViewLayout:
     return ViewLayout(view.path, source=chain_parts([view, open_layout(layout.path)], joining))
 
 
-def _match(layout: Layout, source: ViewLayout, key: str) -> NDArray[np.int64]:
-    """Return for each frame of `layout` that no program wrote its number in `source`.
+def _match_frames(layout: Layout, source: ViewLayout, key: str) -> NDArray[np.int64]:
+    """Return the number in `source` of each frame of `layout` that no program wrote.
 
-    `key`: by what they are matched: ``ps`` or ``steps``. Where several files have a frame of the
+    `key`: what they are matched by, ``ps`` or ``steps``. Where several files have a frame of the
     same time, it is the one whose coordinates are nearest to the output's, or, where these cannot
     be read, that of the last file.
     """
@@ -259,20 +258,20 @@ def _match(layout: Layout, source: ViewLayout, key: str) -> NDArray[np.int64]:
     begin = np.searchsorted(source_keys, keys - tolerance)
     end = np.searchsorted(source_keys, keys + tolerance, "right")
     if (begin == end).any():
-        lacking = keys[begin == end][0]
-        text = f"{number_text(lacking)} ps" if key == "ps" else f"step {int(lacking):,}"
+        missing_key = keys[begin == end][0]
+        text = f"{number_text(missing_key)} ps" if key == "ps" else f"step {int(missing_key):,}"
         raise SourceError(
             f"{source.path}: no frame at {text}, which {layout.path} has; give all files that it "
             "was made from"
         )
     frames = order[begin]
     ambiguous = np.flatnonzero(end - begin > 1).tolist()
-    with open_layout(layout.path) if ambiguous else nullcontext(layout) as verified:
+    with open_layout(layout.path) if ambiguous else nullcontext(layout) as verified_layout:
         for index in ambiguous:
             number = int(numbers[index])
             candidates = order[begin[index] : end[index]].tolist()
             try:
-                output_block = verified.read(number, number + 1)
+                output_block = verified_layout.read(number, number + 1)
             except (CorruptLayoutError, SourceError):  # most likely that of the last file
                 frames[index] = candidates[-1]
                 continue

@@ -201,9 +201,7 @@ class Running:
 
 
 OPTIONS = (Sources, Selection, Storage, Running)
-PARTS_AS_OBJECTS: Mapping[str, type] = MappingProxyType(
-    {"selection": Selection, "storage": Storage}
-)
+OPTION_OBJECTS: Mapping[str, type] = MappingProxyType({"selection": Selection, "storage": Storage})
 """Parts that functions take as one object."""
 
 
@@ -229,10 +227,10 @@ class ConversionOptions:
 
     def keywords(self) -> dict[str, Any]:
         """Return the options as keyword arguments of `mdio.convert`."""
-        others = (*non_defaults(self.sources), *non_defaults(self.running))
-        parts = {name: getattr(self, name) for name in PARTS_AS_OBJECTS}
+        keyword_options = (*non_defaults(self.sources), *non_defaults(self.running))
+        parts = {name: getattr(self, name) for name in OPTION_OBJECTS}
         parts = {name: part for name, part in parts.items() if any(non_defaults(part))}
-        return {declaration.name: value for declaration, value in others} | parts
+        return {declaration.name: value for declaration, value in keyword_options} | parts
 
     def replaced(self, **options: Any) -> ConversionOptions:
         """Return a copy with these options replaced."""
@@ -258,13 +256,13 @@ class ConversionOptions:
 
     def recipe(self) -> dict[str, Any]:
         """Return changed options of sources, selection and storage by name, as plain values."""
-        left_out = {declaration.name for declaration in fields(Running)} | {"verify"}
-        left_out |= {"stop", "expected_frames"} if self.running.growing else set()
+        omitted = {declaration.name for declaration in fields(Running)} | {"verify"}
+        omitted |= {"stop", "expected_frames"} if self.running.growing else set()
         changed = {declaration.name: value for declaration, value in self.changed()}
         values = {
-            name: _as_json(to_path(value) if name in FILES and isinstance(value, str) else value)
+            name: _to_json(to_path(value) if name in FILES and isinstance(value, str) else value)
             for name, value in changed.items()
-            if name not in left_out
+            if name not in omitted
         }
         return {name: value for name, value in values.items() if value is not None}
 
@@ -273,12 +271,12 @@ FILES = ("top", "fit_reference")
 """Options that are files, which a recipe finds from any folder."""
 
 
-def _as_json(value: Any) -> Any:
+def _to_json(value: Any) -> Any:
     """Return the value of an option as JSON holds it; the inverse is `_from_json`."""
     if isinstance(value, Mapping):
-        return {name: _as_json(item) for name, item in value.items()}
+        return {name: _to_json(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_as_json(item) for item in value]
+        return [_to_json(item) for item in value]
     if isinstance(value, np.ndarray):
         return {"runs": runs_from_indices(value)}
     if isinstance(value, np.generic):

@@ -53,8 +53,8 @@ class Fit:
 
 
 @dataclass(frozen=True)
-class Steps:
-    """What is done to frames of some atoms; indices are into the atoms that are read."""
+class Transform:
+    """Steps that transform frames of some atoms; indices are into the atoms that are read."""
 
     output_atoms: AtomIndices | None
     """Atoms of the source to return; None = all."""
@@ -71,6 +71,7 @@ class Steps:
     wrapped: Molecules | None = None
     """Molecules that are put into the box."""
     unwraps: bool = False
+    """Whether jumps over boundaries are undone."""
     fit: Fit | None = None
     counts: dict[int, bytes] | None = None
     """For some frames, how many boundaries each atom has crossed before; see `pack_counts`."""
@@ -79,8 +80,8 @@ class Steps:
     notes: tuple[str, ...] = ()
     """Notes on the selections of the steps."""
 
-    def is_for(self, atoms: AtomIndices | None) -> bool:
-        """Return whether these are the steps for `atoms`."""
+    def is_of(self, atoms: AtomIndices | None) -> bool:
+        """Return whether it is for these `atoms`."""
         if atoms is None or self.output_atoms is None:
             return atoms is self.output_atoms
         return np.array_equal(atoms, self.output_atoms)
@@ -101,7 +102,7 @@ class Steps:
             kernels.fit(positions, fit.atoms, fit.reference, rotate=fit.rotates, along=along)
 
 
-def plan_steps(
+def plan_transform(
     source: Layout,
     atoms: AtomIndices | None,
     pbc: str | None,
@@ -110,11 +111,11 @@ def plan_steps(
     topology_name: Any,
     fit: Fit | None = None,
     selection_notes: Sequence[str] = (),
-) -> Steps:
-    """Return the steps for some atoms of a source.
+) -> Transform:
+    """Return the transform for some atoms of a source.
 
     `load_universe()`: returns the Universe of the topology. `topology_name`: its name for messages.
-    `fit`: with the source's numbers of atoms. `selection_notes`: on the atoms that it has.
+    `fit`: with the source's numbers of atoms. `selection_notes`: notes on the fitted atoms.
     """
     n_atoms = source.info.n_atoms
     is_read = np.ones(n_atoms, bool)
@@ -138,22 +139,22 @@ def plan_steps(
     if pbc in NEED_BONDS:
         all_atoms = load_universe().atoms
         pairs = _find_bonds(all_atoms, pbc, topology_name, source.options.get("group"))
-        labels, order, parents = find_molecules(pairs, n_atoms)
-        is_read = np.isin(labels, labels[is_read])
+        molecules, order, parents = find_molecules(pairs, n_atoms)
+        is_read = np.isin(molecules, molecules[is_read])
         index_in_read = np.cumsum(is_read) - 1
         is_bound = (parents >= 0) & is_read[order]
         bonds = np.ascontiguousarray(index_in_read[[order[is_bound], parents[is_bound]]].T)
         notes.append(f"{plural(int(is_read.sum()) - len(bonds), 'molecule')} made whole")
         is_wrapped = is_read
         if pbc == "cluster":
-            in_cluster = np.isin(labels, labels[cluster_atoms])
+            in_cluster = np.isin(molecules, molecules[cluster_atoms])
             is_wrapped = is_read & ~in_cluster
             cluster = _molecules(
-                all_atoms, labels, order[in_cluster[order]], index_in_read, by_mass=False
+                all_atoms, molecules, order[in_cluster[order]], index_in_read, by_mass=False
             )
             notes.append(f"{plural(len(cluster[1]) - 1, 'molecule')} brought together")
         if (pbc == "mol" or centre_atoms is not None) and is_wrapped.any():
-            wrapped = _molecules(all_atoms, labels, order[is_wrapped[order]], index_in_read)
+            wrapped = _molecules(all_atoms, molecules, order[is_wrapped[order]], index_in_read)
             notes.append(f"{len(wrapped[1]) - 1:,} put into the box by their centres")
     else:
         index_in_read = np.cumsum(is_read) - 1
@@ -177,7 +178,7 @@ def plan_steps(
     is_exact = n_read == n_atoms if atoms is None else np.array_equal(atoms, read_atoms)
     if not is_exact:
         notes.append(f"{n_read:,} atoms are read for the {n_output:,} that are kept")
-    return Steps(
+    return Transform(
         output_atoms=atoms,
         read_atoms=None if n_read == n_atoms else read_atoms,
         output_in_read=None if is_exact or atoms is None else index_in_read[atoms],
@@ -231,7 +232,7 @@ def _find_bonds(
 
 def _molecules(
     all_atoms: Any,
-    labels: NDArray[np.int64],
+    molecules: NDArray[np.int64],
     atoms: NDArray[np.int64],
     index_in_read: NDArray[np.int64],
     *,
@@ -241,7 +242,7 @@ def _molecules(
 
     Weights are fractions of the molecule's mass, or equal without masses or `by_mass`.
     """
-    starts = np.flatnonzero(np.diff(labels[atoms], prepend=-1, append=-1))
+    starts = np.flatnonzero(np.diff(molecules[atoms], prepend=-1, append=-1))
     sizes = np.repeat(np.diff(starts), np.diff(starts))
     all_masses = np.asarray(getattr(all_atoms, "masses", np.ones(0)), np.float64) if by_mass else ()
     masses = all_masses[atoms] if len(all_masses) else np.ones(len(atoms))
@@ -263,8 +264,8 @@ Counts = NDArray[np.int32]
 
 
 @dataclass
-class _Crossings:
-    """Crossings of boundaries, counted for the frames before `frame`."""
+class Crossings:
+    """How often each atom has crossed boundaries in the frames before `frame`."""
 
     frame: int
     last: NDArray[np.float64]
@@ -274,7 +275,7 @@ class _Crossings:
 
 
 class TransformedLayout(Layout):
-    """A source whose molecules are put together, and in the box, as it is read.
+    """A source whose frames are transformed as they are read.
 
     The steps are these: jumps undone, molecules made whole, all moved to the centre, molecules (or
     atoms) put into the box, frames superposed on a reference. Only the atoms to return, and those
@@ -289,13 +290,13 @@ class TransformedLayout(Layout):
     reference; all by default. `fit_reference`: number of a frame of the source, as it is before the
     fit; or path of a file whose first frame has the source's atoms, those that are kept, those that
     are fitted, or others among which the selection finds as many; frame 0 by default.
-    `steps`: as `prepare_steps` returned them, so that workers need not prepare them.
+    `transform`: as `prepare_transform` returned it, so that workers need not prepare it.
     """
 
     name = "transformed"
     facts = FormatFacts(
         options=frozenset(
-            {"source", "top", "pbc", "center", "fit", "fit_select", "fit_reference", "steps"}
+            {"source", "top", "pbc", "center", "fit", "fit_select", "fit_reference", "transform"}
         )
     )
 
@@ -310,26 +311,26 @@ class TransformedLayout(Layout):
         fit: str | None = None,
         fit_select: Any = None,
         fit_reference: int | str | None = None,
-        steps: Steps | None = None,
+        transform: Transform | None = None,
         **options: Any,
     ) -> None:
-        center = _as_text(center, source, "--center")
-        fit_select = _as_text(fit_select, source, "--fit-select")
-        own_options: dict[str, Any] = {"top": top, "pbc": pbc, "center": center, "steps": steps}
-        own_options |= {"fit": fit, "fit_select": fit_select, "fit_reference": fit_reference}
-        super().__init__(path, source=source, **own_options, **options)
+        center = _selection_text(center, source, "--center")
+        fit_select = _selection_text(fit_select, source, "--fit-select")
+        own_options: dict[str, Any] = {"top": top, "pbc": pbc, "center": center, "fit": fit}
+        own_options |= {"fit_select": fit_select, "fit_reference": fit_reference}
+        super().__init__(path, source=source, transform=transform, **own_options, **options)
         self.source, self.pbc, self.center, self.fit_mode = source, pbc, center, fit
         self.needs_box = pbc is not None or center is not None
         self.load_universe: Callable[[], Any] | None = None
         """Returns the Universe of the topology, in place of ``top``."""
-        self._crossings: _Crossings | None = None
-        manifests = (file.manifest for file in source.files() if pbc is not None and steps is None)
+        self._crossings: Crossings | None = None
+        manifests = (file.manifest for file in source.files() if pbc and transform is None)
         if ROT_TRANS in (treatment(manifest, "fit") for manifest in manifests):
             raise PlanError(
                 f"{self.path}: its frames were rotated by a fit when they were stored, and their "
                 f"boxes were not, which --pbc {pbc} needs; convert the source again, with both"
             )
-        if self.needs_box and steps is None and not source.info.has_box:
+        if self.needs_box and transform is None and not source.info.has_box:
             raise PlanError(
                 f"{self.path}: its first frame has no unit cell, which --pbc and --center need; "
                 "leave them out, or give a trajectory that has one in every frame"
@@ -354,7 +355,7 @@ class TransformedLayout(Layout):
 
     def is_fitted_by(self, selection: Any) -> bool:
         """Return whether frames are fitted by just these atoms."""
-        text = _as_text(selection, self.source, "select")
+        text = _selection_text(selection, self.source, "select")
         return self.fit_mode is not None and self.options["fit_select"] == text
 
     def frame_data(self) -> FrameData:
@@ -377,7 +378,7 @@ class TransformedLayout(Layout):
 
     def _ranges(self, start: int, stop: int, atoms: AtomIndices | None) -> Iterator[ByteRange]:
         no_atoms = atoms is not None and not atoms.size
-        read_atoms = atoms if no_atoms else self.prepare_steps(atoms).read_atoms
+        read_atoms = atoms if no_atoms else self.prepare_transform(atoms).read_atoms
         yield from self.source.byte_ranges(start, stop, read_atoms)
 
     @cached_property
@@ -399,18 +400,18 @@ class TransformedLayout(Layout):
             )
         return stored_universe(topology, self.source)
 
-    def prepare_steps(self, atoms: AtomIndices | None) -> Steps:
-        """Return the steps for some atoms of the source, cached in the options."""
-        steps: Steps | None = self.options["steps"]
-        if steps is None or not steps.is_for(atoms):
-            steps = self.options["steps"] = self._plan_steps(atoms)
+    def prepare_transform(self, atoms: AtomIndices | None) -> Transform:
+        """Return the transform for some atoms of the source, cached in the options."""
+        transform: Transform | None = self.options["transform"]
+        if transform is None or not transform.is_of(atoms):
+            transform = self.options["transform"] = self._plan_transform(atoms)
             self._crossings = None
-        return steps
+        return transform
 
-    def _plan_steps(self, atoms: AtomIndices | None) -> Steps:
+    def _plan_transform(self, atoms: AtomIndices | None) -> Transform:
         top = self.options["top"]
-        steps_for = partial(
-            plan_steps,
+        plan_for = partial(
+            plan_transform,
             self.source,
             pbc=self.pbc,
             center=self.center,
@@ -418,48 +419,48 @@ class TransformedLayout(Layout):
             topology_name=self.path if top is None or isinstance(top, Topology) else top,
         )
         notes: list[str] = []
-        fit = None if self.fit_mode is None else self._prepare_fit(steps_for, atoms, notes)
-        return steps_for(atoms, fit=fit, selection_notes=notes)
+        fit = None if self.fit_mode is None else self._prepare_fit(plan_for, atoms, notes)
+        return plan_for(atoms, fit=fit, selection_notes=notes)
 
     def _prepare_fit(
-        self, steps_for: Callable[[AtomIndices], Steps], atoms: AtomIndices | None, notes: list[str]
+        self, plan_for: Callable[..., Transform], atoms: AtomIndices | None, notes: list[str]
     ) -> Fit:
-        """Return the fit; `steps_for(atoms)` returns the steps before it."""
+        """Return the fit; `plan_for(atoms)` returns the transform without it."""
         selection, rotates = self.options["fit_select"], self.fit_mode == ROT_TRANS
         n_atoms = self.source.info.n_atoms
-        fitted = np.arange(n_atoms, dtype=np.int64)
+        fit_atoms = np.arange(n_atoms, dtype=np.int64)
         if selection is not None:
-            fitted = _select(lambda: self.universe, n_atoms, selection, "--fit-select", notes)
-        if rotates and len(fitted) < MIN_ROTATION_ATOMS:
+            fit_atoms = _select(lambda: self.universe, n_atoms, selection, "--fit-select", notes)
+        if rotates and len(fit_atoms) < MIN_ROTATION_ATOMS:
             raise PlanError(
                 f"{self.path}: --fit {self.fit_mode} needs {MIN_ROTATION_ATOMS} atoms or more, and "
-                f"there are {len(fitted)}; select more with --fit-select, or take --fit "
+                f"there are {len(fit_atoms)}; select more with --fit-select, or take --fit "
                 f"{TRANSLATION}"
             )
         reference_option = self.options["fit_reference"]
         if isinstance(reference_option, str):
-            frame = self._reference_from_file(reference_option, fitted, atoms, notes)
+            frame = self._reference_from_file(reference_option, fit_atoms, atoms, notes)
         else:
-            frame = self._reference_from_frame(reference_option or 0, steps_for(fitted))
+            frame = self._reference_from_frame(reference_option or 0, plan_for(fit_atoms))
         reference = frame.positions[0].astype(np.float64)
         if not np.isfinite(reference).all():
             raise PlanError(
                 f"{reference_option or self.path}: the reference has coordinates that are not "
                 "numbers"
             )
-        return Fit(fitted, reference, rotates, frame.box[0].copy())
+        return Fit(fit_atoms, reference, rotates, frame.box[0].copy())
 
-    def _reference_from_frame(self, frame: int, steps: Steps) -> FrameBlock:
-        """Return the atoms of `steps` in a frame before the fit."""
+    def _reference_from_frame(self, frame: int, transform: Transform) -> FrameBlock:
+        """Return the atoms of `transform` in a frame before the fit."""
         n_frames = self.source.info.n_frames
         if not -n_frames <= frame < n_frames:
             raise PlanError(
                 f"{self.path}: --fit-reference {frame}: it has frames 0 to {n_frames - 1}"
             )
         frame %= n_frames
-        block = self._transformed_frames(frame, frame + 1, steps)
+        block = self._transformed_frames(frame, frame + 1, transform)
         self._crossings = None  # of other atoms
-        return block if steps.output_in_read is None else block.take(steps.output_in_read)
+        return block if transform.output_in_read is None else block.take(transform.output_in_read)
 
     def _reference_from_file(
         self, file: str, fitted: AtomIndices, kept: AtomIndices | None, notes: list[str]
@@ -506,7 +507,7 @@ class TransformedLayout(Layout):
     def _select_in(
         self, file: str, layout: Layout, topology: Topology | None, notes: list[str]
     ) -> AtomIndices | None:
-        """Return the atoms that the fit's selection has in a file; None: it goes by number."""
+        """Return the atoms of the fit's selection in a file; None if it selects by numbers."""
         from mdio.converters.selection import stored_universe
 
         selection, n_atoms = self.options["fit_select"], layout.info.n_atoms
@@ -516,9 +517,9 @@ class TransformedLayout(Layout):
         load_universe = partial(stored_universe, topology, layout)
         return _select(load_universe, n_atoms, selection, f"{file}: --fit-select", notes)
 
-    def read_with(self, steps: Steps, frame: int, atoms_in_read: AtomIndices) -> FrameBlock:
-        """Return a frame with just these steps; `atoms_in_read`: indices among atoms read."""
-        block = self._transformed_frames(frame, frame + 1, steps)
+    def read_with(self, transform: Transform, frame: int, atoms_in_read: AtomIndices) -> FrameBlock:
+        """Return a frame with this transform; `atoms_in_read`: indices among the atoms read."""
+        block = self._transformed_frames(frame, frame + 1, transform)
         self._crossings = None  # later frames are read first
         return block.take(atoms_in_read)
 
@@ -528,27 +529,27 @@ class TransformedLayout(Layout):
         if atoms is not None and atoms.size == 0:
             self.source.read(start, stop, atoms=atoms, out=block)
             return
-        steps = self.prepare_steps(atoms)
-        out = block if steps.output_in_read is None else None
-        transformed = self._transformed_frames(start, stop, steps, out)
-        if steps.output_in_read is not None:
-            block.assign(transformed.take(steps.output_in_read))
+        transform = self.prepare_transform(atoms)
+        out = block if transform.output_in_read is None else None
+        transformed = self._transformed_frames(start, stop, transform, out)
+        if transform.output_in_read is not None:
+            block.assign(transformed.take(transform.output_in_read))
 
     def _transformed_frames(
-        self, start: int, stop: int, steps: Steps, out: FrameBlock | None = None
+        self, start: int, stop: int, transform: Transform, out: FrameBlock | None = None
     ) -> FrameBlock:
-        crossings = self._crossings_before(start, steps) if steps.unwraps else None
-        block = self._source_frames(start, stop, steps, out)
+        crossings = self._crossings_before(start, transform) if transform.unwraps else None
+        block = self._source_frames(start, stop, transform, out)
         if crossings is not None:
             _count_crossings(crossings, block)
-        steps.apply(block)
+        transform.apply(block)
         return block
 
     def _source_frames(
-        self, start: int, stop: int, steps: Steps, out: FrameBlock | None = None
+        self, start: int, stop: int, transform: Transform, out: FrameBlock | None = None
     ) -> FrameBlock:
-        """Return frames as the source has them; raises PlanError: one has no cell, and needs it."""
-        block = self.source.read(start, stop, atoms=steps.read_atoms, out=out)
+        """Return the source's frames; raises PlanError if one lacks a cell that is needed."""
+        block = self.source.read(start, stop, atoms=transform.read_atoms, out=out)
         no_box = ~(vectors_from_boxes(block.box)[:, 2, 2] > 0)
         if self.needs_box and no_box.any():
             frame = int(no_box.argmax())
@@ -564,41 +565,43 @@ class TransformedLayout(Layout):
             )
         return block
 
-    def _crossings_before(self, start: int, steps: Steps) -> _Crossings:
+    def _crossings_before(self, start: int, transform: Transform) -> Crossings:
         """Return the crossings of boundaries counted before frame `start`."""
-        counts = steps.counts or {}
-        base = max((frame for frame in counts if frame <= start), default=0)
+        counts = transform.counts or {}
+        counted = max((frame for frame in counts if frame <= start), default=0)
         crossings = self._crossings
-        if crossings is None or not base <= crossings.frame <= start:
-            crossings = self._crossings = self._no_crossings(base, steps)
-            if base:
-                crossings.counts[:] = unpack_counts(counts[base]).reshape(-1, 3)
-        return self._advance(crossings, start, steps)
+        if crossings is None or not counted <= crossings.frame <= start:
+            crossings = self._crossings = self._new_crossings(counted, transform)
+            if counted:
+                crossings.counts[:] = unpack_counts(counts[counted]).reshape(-1, 3)
+        return self._advance(crossings, start, transform)
 
-    def n_read(self, steps: Steps) -> int:
-        """Return the number of atoms that are read for `steps`."""
-        return self.source.info.n_atoms if steps.read_atoms is None else len(steps.read_atoms)
+    def n_read(self, transform: Transform) -> int:
+        """Return the number of atoms that are read for `transform`."""
+        read_atoms = transform.read_atoms
+        return self.source.info.n_atoms if read_atoms is None else len(read_atoms)
 
-    def _no_crossings(self, frame: int, steps: Steps) -> _Crossings:
-        n_atoms = self.n_read(steps)
-        return _Crossings(frame, np.zeros((n_atoms, 3)), np.zeros((n_atoms, 3), np.int32))
+    def _new_crossings(self, frame: int, transform: Transform) -> Crossings:
+        n_atoms = self.n_read(transform)
+        return Crossings(frame, np.zeros((n_atoms, 3)), np.zeros((n_atoms, 3), np.int32))
 
-    def _advance(self, crossings: _Crossings, stop: int, steps: Steps) -> _Crossings:
+    def _advance(self, crossings: Crossings, stop: int, transform: Transform) -> Crossings:
         run_frames = max(1, RUN_NBYTES // max(1, 12 * len(crossings.last)))
         while crossings.frame < stop:
             run_stop = min(crossings.frame + run_frames, stop)
-            block = self._source_frames(crossings.frame, run_stop, steps)
+            block = self._source_frames(crossings.frame, run_stop, transform)
             _count_crossings(crossings, block, apply=False)
         return crossings
 
     def count_crossings(self, run: tuple[int, int]) -> bytes:
         """Return how often atoms cross boundaries from one frame to another, packed."""
         start, stop = run
-        steps: Steps = self.options["steps"]
-        return pack_counts(self._advance(self._no_crossings(start, steps), stop + 1, steps).counts)
+        transform: Transform = self.options["transform"]
+        crossings = self._advance(self._new_crossings(start, transform), stop + 1, transform)
+        return pack_counts(crossings.counts)
 
 
-def _as_text(atoms: Any, source: Layout, option: str) -> str | None:
+def _selection_text(atoms: Any, source: Layout, option: str) -> str | None:
     """Return atoms as a selection that chooses them by number; a selection as it is."""
     if atoms is None or isinstance(atoms, str):
         return atoms
@@ -608,7 +611,7 @@ def _as_text(atoms: Any, source: Layout, option: str) -> str | None:
     return "index " + " ".join(f"{run[0]}:{run[-1]}" for run in runs)
 
 
-def _count_crossings(crossings: _Crossings, block: FrameBlock, *, apply: bool = True) -> None:
+def _count_crossings(crossings: Crossings, block: FrameBlock, *, apply: bool = True) -> None:
     """Count crossings in the next frames; with `apply`, undo these jumps in the block."""
     kernels.follow(
         block.positions,
@@ -644,10 +647,10 @@ def count_all_crossings(view: Any, plan: LayoutPlan, executor: Executor) -> None
     transformed: Any = getattr(view, "source", None)
     if not hasattr(transformed, "count_crossings") or executor.n_workers == 1:
         return
-    steps = transformed.prepare_steps(view.atoms)
-    if not steps.unwraps:
+    transform = transformed.prepare_transform(view.atoms)
+    if not transform.unwraps:
         return
-    n_atoms = transformed.n_read(steps)
+    n_atoms = transformed.n_read(transform)
     max_counts = max(executor.n_workers, COUNTS_NBYTES // (12 * n_atoms))
     first_frames = sorted({0, *(int(view.frames[start]) for start, _ in plan.write_tasks())})
     runs = list(pairwise(first_frames[:: -(-len(first_frames) // max_counts)]))
@@ -660,21 +663,21 @@ def count_all_crossings(view: Any, plan: LayoutPlan, executor: Executor) -> None
     for (_, frame), packed in zip(runs, run_counts, strict=True):
         total += unpack_counts(packed)
         counts[frame] = pack_counts(total)
-    transformed.options["steps"] = replace(steps, counts=counts)
+    transformed.options["transform"] = replace(transform, counts=counts)
 
 
-def notes_on_steps(
+def notes_on_transform(
     transformed: TransformedLayout, atoms: AtomIndices | None, n_workers: int
 ) -> list[str]:
-    """Return a plan's notes on the steps, and on passes over the source."""
-    steps = transformed.prepare_steps(atoms)
+    """Return a plan's notes on the transform, and on passes over the source."""
+    transform = transformed.prepare_transform(atoms)
     options = {
         "--pbc": transformed.pbc,
         "--center": transformed.center,
         "--fit": transformed.fit_mode,
     }
     text = " ".join(f"{name} {value}" for name, value in options.items() if value is not None)
-    notes = [f"{text}: {steps.note}"] if steps.note else []
+    notes = [f"{text}: {transform.note}"] if transform.note else []
     if transformed.pbc == "nojump":
         passes = "read once, by one worker"
         if n_workers > 1:
@@ -682,7 +685,7 @@ def notes_on_steps(
         notes.append(
             f"--pbc nojump follows atoms from the first frame of the source, which is {passes}"
         )
-    return [*notes, *steps.notes]
+    return [*notes, *transform.notes]
 
 
 def notes_on_cut(
@@ -695,13 +698,13 @@ def notes_on_cut(
 ) -> list[str]:
     """Return notes where the box cuts molecules among the atoms that are centred or fitted.
 
-    They are sought in the reference and in some of the `frames`, as they are before these steps.
+    The reference and some of the `frames` are looked at, as they are before centring and fitting.
 
     `output_atoms`: atoms of the source to return. `residues_of(atoms)`: returns the residues of
     some of its atoms; None without a topology. `are_stored`: whether the frames are stored;
     if so, also look at all kept atoms, whose bonds may be missing.
     """
-    source, steps = transformed.source, transformed.prepare_steps(output_atoms)
+    source, transform = transformed.source, transformed.prepare_transform(output_atoms)
     if not source.info.has_box:
         return []
     manifest, notes = source.joined_layouts[0][0].manifest, list[str]()
@@ -710,21 +713,21 @@ def notes_on_cut(
     reference_option = transformed.options["fit_reference"]
 
     def cut_molecules(atoms: AtomIndices, **frame_options: bool) -> CutMolecules | None:
-        source_atoms = atoms if steps.read_atoms is None else steps.read_atoms[atoms]
+        source_atoms = atoms if transform.read_atoms is None else transform.read_atoms[atoms]
         return CutMolecules.of(residues_of(source_atoms), len(source_atoms), **frame_options)
 
     def note_cut_frames(
-        cut: CutMolecules, atoms: AtomIndices, steps_before: Steps, use: str, effect: str
+        cut: CutMolecules, atoms: AtomIndices, transform_before: Transform, use: str, effect: str
     ) -> None:
         """Note in which frames of a sample `atoms` are cut."""
-        sample = [int(frames[number]) for number in _sample(len(frames))]
+        sample = [int(frames[number]) for number in _sample_frames(len(frames))]
         # nojump needs all earlier frames, and leaves molecules as cut as they are in frame 0.
         if sample and transformed.pbc == "nojump":
             sample = [0]
         cut_frames = []
         for frame in sample:
             with suppress(MdioError):  # frames that cannot be read are reported later
-                if len(cut.frames(transformed.read_with(steps_before, frame, atoms))):
+                if len(cut.frames(transformed.read_with(transform_before, frame, atoms))):
                     cut_frames.append(frame)
         if cut_frames:
             n_cut = f"{len(cut_frames)} of the {plural(len(sample), 'frame')} looked at"
@@ -734,12 +737,12 @@ def notes_on_cut(
             )
 
     is_whole, is_file = pbc in NEED_BONDS, isinstance(reference_option, str)
-    if (centred := steps.centre_atoms) is not None and not is_whole:
-        steps_before = replace(steps, centre_atoms=None, wrapped=None, fit=None)
+    if (centred := transform.centre_atoms) is not None and not is_whole:
+        transform_before = replace(transform, centre_atoms=None, wrapped=None, fit=None)
         if cut := cut_molecules(centred, was_rotated=was_rotated):
             effect = "that is the centre of the pieces"
-            note_cut_frames(cut, centred, steps_before, "centred", effect)
-    if (fit := steps.fit) is not None and (is_file or not is_whole):
+            note_cut_frames(cut, centred, transform_before, "centred", effect)
+    if (fit := transform.fit) is not None and (is_file or not is_whole):
         cut = cut_molecules(fit.atoms, was_rotated=was_rotated and not is_file)
         reference = FrameBlock.empty(1, len(fit.atoms))
         reference.positions[0], reference.box[0] = fit.reference, fit.box
@@ -751,17 +754,17 @@ def notes_on_cut(
             )
         if not is_whole and (cut := cut_molecules(fit.atoms, was_rotated=was_rotated)):
             effect = "such frames are laid on the reference wrongly"
-            note_cut_frames(cut, fit.atoms, replace(steps, fit=None), "fitted", effect)
+            note_cut_frames(cut, fit.atoms, replace(transform, fit=None), "fitted", effect)
     if are_stored and transformed.pbc in NEED_BONDS:
-        all_read = np.arange(transformed.n_read(steps))
-        atoms = all_read if output_atoms is None else steps.output_in_read
+        all_read = np.arange(transformed.n_read(transform))
+        atoms = all_read if output_atoms is None else transform.output_in_read
         if atoms is not None and (cut := cut_molecules(atoms, is_whole=True)):
             effect = "neighbours lie on two sides of it"
-            note_cut_frames(cut, atoms, replace(steps, fit=None), "kept", effect)
+            note_cut_frames(cut, atoms, replace(transform, fit=None), "kept", effect)
     return notes
 
 
-def _sample(n_frames: int) -> list[int]:
+def _sample_frames(n_frames: int) -> list[int]:
     """Return the numbers of the first frames, and of some spread over all."""
     if not n_frames:
         return []

@@ -18,8 +18,8 @@ from mdio.converters.opening import sort_as_recorded, source_open_options, sourc
 from mdio.converters.options import ConversionOptions, Progress
 from mdio.converters.selection import open_with_topology
 from mdio.converters.strategies.conversion import Conversion
-from mdio.converters.strategies.job import SUMS, Repairs
-from mdio.converters.strategies.resuming import STRIPE
+from mdio.converters.strategies.job import CHECKSUM_KEYS, Repairs
+from mdio.converters.strategies.resuming import STRIPE_KEYS
 from mdio.core.errors import CorruptLayoutError, MdioError, SourceError
 from mdio.core.files.locks import State, state_at
 from mdio.core.files.publish import link_target, recover
@@ -125,14 +125,14 @@ def repair(
     if against is not None:
         recover(out)
     former_state = state_at(out)
-    result, bad_units = _check(out)
+    result, bad_units = _check_units(out)
     if not result.bad:
         return result
     if against is None:
-        _find_lost(out, result)
+        _find_lost_frames(out, result)
         return result
     with pool_or_serial(executor, workers) as pool:
-        conversion = _prepare(out, former_state, against, top, bad_units, pool)
+        conversion = _plan_repair(out, former_state, against, top, bad_units, pool)
         try:
             conversion.run(pool, force=force, progress=progress)
         except CorruptLayoutError as error:
@@ -154,7 +154,7 @@ def repair(
     return result
 
 
-def _check(out: AnyPath) -> tuple[RepairResult, list[str]]:
+def _check_units(out: AnyPath) -> tuple[RepairResult, list[str]]:
     """Check all units; return the result, and the names of the damaged units."""
     result = RepairResult(str(out), 0, 0)
     problems: list[tuple[str, str]] = []
@@ -178,7 +178,7 @@ def _check(out: AnyPath) -> tuple[RepairResult, list[str]]:
     return result, [name for name, _ in problems]
 
 
-def _find_lost(out: Path, result: RepairResult) -> None:
+def _find_lost_frames(out: Path, result: RepairResult) -> None:
     """Set the result's `lost_frames`, by reading every frame of every group."""
     with open_layout(out, verify=False) as layout:
         groups = [FULL_SYSTEM, *layout.info.groups]
@@ -189,7 +189,7 @@ def _find_lost(out: Path, result: RepairResult) -> None:
         with suppress(CorruptLayoutError), open_layout(out, **options) as layout:
             edges = layout.boundaries()
         for start, stop in pairwise(edges.tolist()):
-            if not (_is_readable(out, start, stop, options) or _is_whole(out, start, stop)):
+            if not (_is_readable(out, start, stop, options) or _is_intact(out, start, stop)):
                 lost_frames += [
                     frame
                     for frame in range(start, stop)
@@ -210,14 +210,14 @@ def _is_readable(out: Path, start: int, stop: int, options: dict[str, Any]) -> b
     return True
 
 
-def _is_whole(out: Path, start: int, stop: int) -> bool:
-    """Return whether a unit that has just these frames is intact, though they cannot be read."""
+def _is_intact(out: Path, start: int, stop: int) -> bool:
+    """Return whether a unit of just these frames is intact, though they cannot be read."""
     with open_layout(out, verify=False) as layout:
         units = [unit for unit in layout.units() if unit.suffices and unit.frames == (start, stop)]
         return any(problem is None for _, problem in check_units(units, None, opens_ahead=False))
 
 
-def _prepare(
+def _plan_repair(
     out: Path,
     former_state: State | None,
     against: Paths,
@@ -234,7 +234,7 @@ def _prepare(
         raise SourceError(
             f"{out}: its frames lie in parts, which are no longer written; convert its source again"
         )
-    if not set(SUMS) & manifest.keys():
+    if not set(CHECKSUM_KEYS) & manifest.keys():
         raise SourceError(
             f"{out}: made by mdio {manifest['mdio_version']}, which kept too few checksums to know "
             "what belongs there; convert its source again"
@@ -247,7 +247,7 @@ def _prepare(
             raise SourceError(
                 f"{source.path}: holds floats, but {out} the integers of an XTC; give that XTC"
             )
-        meta = _meta(manifest, source, view, bad_units)
+        meta = _repaired_meta(manifest, source, view, bad_units)
         with suppress(CorruptLayoutError):
             meta = replace(meta, frame_data=damaged.frame_data())
         with suppress(CorruptLayoutError):
@@ -257,7 +257,7 @@ def _prepare(
             paths,
             out,
             manifest["layout"],
-            _options(manifest, plan_values, view, top),
+            _conversion_options(manifest, plan_values, view, top),
             executor,
             frames=view.frames,
             repairs=Repairs(damaged, meta, manifest, plan_values),
@@ -268,7 +268,7 @@ def _prepare(
         raise
 
 
-def _options(
+def _conversion_options(
     manifest: dict[str, Any], plan_values: dict[str, Any], view: ViewLayout, top: AnyPath | None
 ) -> ConversionOptions:
     atoms = np.arange(view.source.info.n_atoms) if view.atoms is None else view.atoms
@@ -295,7 +295,7 @@ def _options(
     )
 
 
-def _meta(
+def _repaired_meta(
     manifest: dict[str, Any], source: Layout, view: ViewLayout, bad_units: Sequence[str]
 ) -> OutputMeta:
     """Return the metadata of the output, with a record of the repair."""
@@ -314,7 +314,7 @@ def _meta(
         frames=manifest["frames"],
         atoms=view.atoms,
         groups={name: indices_from_runs(runs) for name, runs in manifest["group_atoms"].items()},
-        striping={key: value for key, value in striping.items() if key not in STRIPE},
+        striping={key: value for key, value in striping.items() if key not in STRIPE_KEYS},
         not_finite=None if not_finite is None else NotFinite(**not_finite),
         repaired=[*manifest.get("repaired", []), record],
         recipe=manifest.get("recipe"),

@@ -1,4 +1,4 @@
-"""Turns selections into indices of atoms, by the topology that a file or the source has."""
+"""Evaluates selections of atoms, with the topology of a file or of the source."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from mdio.layouts.views.view import FrameNumbers
 if TYPE_CHECKING:
     from MDAnalysis import Universe
 
-Selection = str | NDArray[np.int64]
+AtomSelection = str | NDArray[np.int64]
 AnyTopology: TypeAlias = "str | PathLike[str] | Universe"
 
 
@@ -51,15 +51,15 @@ def check_whole(info: TrajectoryInfo, stop: int | None, end_ps: float | None) ->
     """
     for loss in info.lost:
         whole = loss.first + loss.frame
-        until_frame = stop is not None and 0 <= stop <= whole
-        until_time = end_ps is not None and end_ps <= info.time_last_ps
+        ends_by_frame = stop is not None and 0 <= stop <= whole
+        ends_by_time = end_ps is not None and end_ps <= info.time_last_ps
         at_end = loss.at_end and whole == info.n_frames  # and not of a file that others follow
-        if not (until_frame or (until_time and at_end)):
-            before = ""
+        if not (ends_by_frame or (ends_by_time and at_end)):
+            advice = ""
             if whole < info.n_frames:  # `split`, which ends here too, has no --stop
-                before = f", or convert with --stop {whole} (stop={whole}) to take those before it"
+                advice = f", or convert with --stop {whole} (stop={whole}) to take those before it"
             frames = plural(info.n_frames, "whole frame")
-            raise SourceError(f"{loss}; add --salvage (salvage=True) to take the {frames}{before}")
+            raise SourceError(f"{loss}; add --salvage (salvage=True) to take the {frames}{advice}")
 
 
 def split_readable(source: Layout, frames: FrameNumbers) -> tuple[FrameNumbers, list[list[int]]]:
@@ -69,13 +69,13 @@ def split_readable(source: Layout, frames: FrameNumbers) -> tuple[FrameNumbers, 
     """
     unreadable: list[int] = []
     for unit in frame_units(source.info, source.boundaries(), source.read):
-        if not _succeeds(unit.check):
+        if not _can_read(unit.check):
             unit_frames = range(*unit.frames or (0, 0))
             source.prefetch((frame, frame + 1) for frame in unit_frames)
             unreadable += [
                 frame
                 for frame in unit_frames
-                if not _succeeds(partial(source.read, frame, frame + 1))
+                if not _can_read(partial(source.read, frame, frame + 1))
             ]
             source.prefetch(())
     if not unreadable:
@@ -86,7 +86,7 @@ def split_readable(source: Layout, frames: FrameNumbers) -> tuple[FrameNumbers, 
     return readable, runs_from_indices(unreadable)
 
 
-def _succeeds(read: Callable[[], Any]) -> bool:
+def _can_read(read: Callable[[], Any]) -> bool:
     try:
         read()
     except OSError as error:
@@ -102,7 +102,7 @@ def load_topology(top: AnyTopology, source: Layout) -> Universe:
     The frame is read when coordinates are. A Universe as `top` is copied.
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # guesses and missing attributes are not our user's concern
+        warnings.simplefilter("ignore")  # on guessed and missing attributes
         universe = _read_topology(top) if isinstance(top, str | PathLike) else _copy_topology(top)
         n_atoms = source.info.n_atoms
         if len(universe.atoms) != n_atoms:
@@ -255,8 +255,8 @@ class AtomChoice:
 def choose_atoms(
     source: Layout,
     top: AnyTopology | None,
-    select: Selection | None,
-    groups: Mapping[str, Selection],
+    select: AtomSelection | None,
+    groups: Mapping[str, AtomSelection],
 ) -> AtomChoice:
     """Return the indices of the atoms that the user selected.
 
@@ -284,7 +284,7 @@ def choose_atoms(
     n_atoms, full_system = source.info.n_atoms, universe
 
     def select_atoms(
-        selection: Selection, among: NDArray[np.int64], option: str
+        selection: AtomSelection, among: NDArray[np.int64], option: str
     ) -> NDArray[np.int64]:
         """Return the atoms of a selection: a text, `among` some atoms; or indices in the source."""
         nonlocal full_system
@@ -313,8 +313,8 @@ def choose_atoms(
     output_indices[atoms] = np.arange(len(atoms))
     group_indices = {}
     for name, selection in groups.items():
-        letters = name.replace("_", "").replace("-", "") if isinstance(name, str) else ""
-        if name == "trajectory" or not letters.isalnum():
+        alphanumerics = name.replace("_", "").replace("-", "") if isinstance(name, str) else ""
+        if name == "trajectory" or not alphanumerics.isalnum():
             raise PlanError(
                 f"a group cannot be called {name!r}; use letters, digits, - and _ "
                 "('trajectory' is the name of the full system)"

@@ -1,4 +1,4 @@
-"""Chooses how an output is written, by the storage under it: codecs, caching, stripes, owner."""
+"""Chooses how an output is written, by its file system: codecs, caching, stripes, owner."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from mdio.parallel.executors import Executor
 
 MEMORY_SHARE = 0.25
 """Share of available memory: larger outputs would not stay in the page cache anyway."""
-STEP_NBYTES = 64 << 10
+STRIPE_UNIT_NBYTES = 64 << 10
 """Stripe sizes are multiples of this on all file systems that stripe."""
 LARGE_NBYTES = 1 << 30
 """Smaller outputs are often read again at once, which is faster from the page cache."""
 PIECE_FOR_OWNER_NBYTES = 6 << 20
 """Size of a piece for an owner that writes alone: it begins when the first piece arrives."""
-FEW_FRAMES, MANY_FRAMES, SAMPLE_NBYTES = 4, 16, 16 << 20
-"""Frames packed to measure the size of bit-packed and rigid chunks; most frames that are read."""
+BITPACK_FRAMES, MAX_RIGID_FRAMES, SAMPLE_NBYTES = 4, 16, 16 << 20
+"""Frames packed to measure bitpack, most frames to measure rigid, and most bytes of these."""
 MAX_BITPACK_SHARE = 0.9
 """Where bitpack takes a smaller share of the source's size, no smaller codec is tried.
 
@@ -47,7 +47,7 @@ That is so with the source's own step if there is one, so that a coarser one mak
 
 
 def file_system_for(target: Path, compression: str | None) -> str | None:
-    """Return the type of the file system by which the codec of floats is chosen; None = by none."""
+    """Return the type of the file system, if the codec of floats depends on it; else None."""
     if compression not in (None, "auto"):
         return None
     type_name = file_system_type(target)
@@ -71,24 +71,24 @@ def packed_shares(
     if step is None or not step > 0 or not density or info.n_frames * info.n_atoms == 0:
         return {}
     quantised_format = QuantisedFormat(step, "xtc" if step is info.precision else "step")
-    max_frames = max(FEW_FRAMES, min(MANY_FRAMES, SAMPLE_NBYTES // info.frame_nbytes))
+    max_frames = max(BITPACK_FRAMES, min(MAX_RIGID_FRAMES, SAMPLE_NBYTES // info.frame_nbytes))
     begin = max(0, info.n_frames - max_frames) // 2
-    all_atoms = view.read(begin, min(begin + FEW_FRAMES, info.n_frames)).positions
+    all_atoms = view.read(begin, min(begin + BITPACK_FRAMES, info.n_frames)).positions
     shares = {}
     for name, atoms in {FULL_SYSTEM: None, **groups}.items():
         frames = all_atoms if atoms is None else all_atoms.take(atoms, axis=1)
         frame_nbytes = density * frames.shape[1]
-        bitpack = _bitpacked_nbytes(frames, quantised_format) / frame_nbytes
-        largest, rigid = bitpack, None
+        bitpack_share = _bitpacked_nbytes(frames, quantised_format) / frame_nbytes
+        max_share, rigid_share = bitpack_share, None
         if info.precision is not None and step != info.precision:
             source_format = QuantisedFormat(info.precision, "xtc")
-            largest = max(bitpack, _bitpacked_nbytes(frames, source_format) / frame_nbytes)
-        if largest > MAX_BITPACK_SHARE:
+            max_share = max(bitpack_share, _bitpacked_nbytes(frames, source_format) / frame_nbytes)
+        if max_share > MAX_BITPACK_SHARE:
             end = min(begin + max_frames, info.n_frames)
             sample = view.read(begin, end, atoms=atoms).positions
             chunk = encode_chunk(sample, replace(quantised_format, compressor="rigid"))
-            rigid = len(chunk) / len(sample) / frame_nbytes
-        shares[name] = PackedShare(bitpack, rigid)
+            rigid_share = len(chunk) / len(sample) / frame_nbytes
+        shares[name] = PackedShare(bitpack_share, rigid_share)
     return shares
 
 
@@ -155,9 +155,9 @@ class StripeRequest:
         return self.nbytes is not None or self.count is not None or bool(self.progressive)
 
     def check(self) -> None:
-        """Raise PlanError for what no file system does."""
+        """Raise PlanError for sizes and counts that no file system has."""
         sizes = [self.nbytes or 0, *(end for end, _ in self.progressive)]
-        invalid = [size for size in sizes if size < 0 or size % STEP_NBYTES]
+        invalid = [size for size in sizes if size < 0 or size % STRIPE_UNIT_NBYTES]
         if invalid or self.nbytes == 0:
             raise PlanError(
                 f"stripes of {(invalid or [0])[0]} bytes: they are of multiples of 64 KiB; give "

@@ -1,4 +1,4 @@
-"""Stores the frames that a running simulation sends over IMD, without a file between.
+"""Stores the frames that a running simulation sends over IMD, without an intermediate file.
 
 The package imdclient speaks the protocol (version 3); `Writer` makes the output.
 """
@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from mdio.converters.options import OPTIONS, PARTS_AS_OBJECTS, ConversionOptions, ConvertResult
+from mdio.converters.options import OPTION_OBJECTS, OPTIONS, ConversionOptions, ConvertResult
 from mdio.converters.periodic import TransformedLayout
 from mdio.converters.selection import AtomChoice, atom_count, choose_atoms
 from mdio.converters.writer import Writer
@@ -48,7 +48,7 @@ ALLOWED_OPTIONS = {"top", "select", "groups", "pbc", "center", "fit", "fit_selec
 """Options, besides those of storage, that work on one frame at a time."""
 
 
-@takes_options(*OPTIONS, objects=PARTS_AS_OBJECTS)
+@takes_options(*OPTIONS, objects=OPTION_OBJECTS)
 def record(
     source: str,
     out: AnyPath,
@@ -116,7 +116,7 @@ def record(
     if n_frames is not None and n_frames < 1:
         raise PlanError(f"{source}: {n_frames} frames are asked for; give 1 or more")
     conversion_options = ConversionOptions.of(**options)
-    choice, transformed = _prepare(source, conversion_options)
+    choice, transformed = _prepare_selection(source, conversion_options)
     assert choice.universe is not None
     n_published = 0
     with Writer(
@@ -152,7 +152,7 @@ def record(
     return replace(result, plan=result.plan.replace(notes=tuple(notes)))
 
 
-def _prepare(
+def _prepare_selection(
     source: str, options: ConversionOptions
 ) -> tuple[AtomChoice, TransformedLayout | None]:
     """Return the atoms to store and the layout that transforms frames, before the first one."""
@@ -174,18 +174,18 @@ def _prepare(
         raise PlanError(
             f"{source}: the topology says how many atoms the stream has; give it with -s/--top FILE"
         )
-    future = _FutureFrames(Path(source), block=FrameBlock.empty(1, atom_count(top)))
-    future.block.box[:] = 1  # there will be a cell
-    choice = choose_atoms(future, top, selection.select, selection.groups)
+    unsent = _UnsentFrames(Path(source), block=FrameBlock.empty(1, atom_count(top)))
+    unsent.block.box[:] = 1  # there will be a cell
+    choice = choose_atoms(unsent, top, selection.select, selection.groups)
     transform_options = selection.transformation(selection.select)
     if transform_options is None:
         return choice, None
-    transformed = TransformedLayout(Path(source), source=future, top=top, **transform_options)
-    transformed.prepare_steps(choice.atoms)
+    transformed = TransformedLayout(Path(source), source=unsent, top=top, **transform_options)
+    transformed.prepare_transform(choice.atoms)
     return choice, transformed
 
 
-class _FutureFrames(MemoryLayout):
+class _UnsentFrames(MemoryLayout):
     """Frames that the simulation has not sent yet."""
 
     def _read_into(self, *_: Any) -> None:
@@ -291,14 +291,14 @@ class _Stream:
 
     def frames(self, n_frames: int | None) -> Iterator[FrameBlock]:
         """Yield whole frames, `n_frames` or all, in memory that the next one overwrites."""
-        while not self._ended():
-            yield self._next()
+        while not self._has_ended():
+            yield self._receive_frame()
             self.n_received += 1
             if self.n_received == n_frames:
                 self.end = f"{plural(n_frames, 'frame')} were asked for"
                 return
 
-    def _ended(self) -> bool:
+    def _has_ended(self) -> bool:
         """Wait for the next frame; return whether none comes."""
         # imdclient itself does not distinguish an end between frames from one within, and cannot be
         # interrupted while it waits.
@@ -323,7 +323,7 @@ class _Stream:
             )
         return bool(self.end)
 
-    def _next(self) -> FrameBlock:
+    def _receive_frame(self) -> FrameBlock:
         try:
             frame = self.client.get_imdframe()
         except EOFError as error:

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.converters.opening import (
+    count_left_out,
     find_missing_frames,
-    n_left_out,
     open_damaged,
     paths_by_contents,
     recorded_files,
@@ -128,7 +128,7 @@ def _compare(
 
 
 def _any_in_frame(differing: Bools) -> Bools:
-    """Return for each frame, (F,) bool, whether any of its values differs."""
+    """Return whether any value of each frame differs, (F,) bool."""
     return np.asarray(differing.any(axis=tuple(range(1, differing.ndim))))
 
 
@@ -174,7 +174,7 @@ BOX_ROUNDING = 1e-4
 """Relative, and in angstrom and degrees: lengths and angles go through vectors in nm."""
 TIME_ROUNDING = 4
 """By how many neighbouring float32 numbers a time may differ."""
-UNRECORDED = (
+UNRECORDED_OPTIONS = (
     "a native file does not record --pbc, --center, --fit or --timestep: if it was made with them, "
     "compare it with a source that was treated alike"
 )
@@ -187,7 +187,7 @@ ROUNDING_SHARE = 1e-2
 """Share of the tolerance of a counted time that counts as rounding; more is reported."""
 BLOCK_NBYTES = 16 << 20
 """Decoded bytes compared at a time."""
-Item = tuple[int, int, int]
+WorkItem = tuple[int, int, int]
 """Number of a layout (-1: compare with the source), first unit or block, one beyond the last."""
 
 
@@ -227,7 +227,7 @@ class VerifyResult:
                 del values[name]
         return values
 
-    def add(self, problem: str) -> None:
+    def add_problem(self, problem: str) -> None:
         """Add a problem."""
         self.ok = False
         self.bad.append(problem)
@@ -245,8 +245,8 @@ class VerifyResult:
         self.bad += other.bad
 
 
-class Checks:
-    """Checks runs of units, and compares runs of blocks of frames, in any process."""
+class Verifier:
+    """Checks runs of units, and compares runs of blocks with the source, in any process."""
 
     def __init__(
         self,
@@ -261,11 +261,11 @@ class Checks:
         self.wanted = wanted
         self.progress = progress
         self.opening_result = result = VerifyResult()
-        """What opening has found, before units are checked."""
+        """Problems that opening has found, before units are checked."""
         self.source = view
         """The frames that the output should hold."""
-        self.source_alone: ViewLayout | None = None
-        """Those of them that the files of `against` have."""
+        self.view_of_files: ViewLayout | None = None
+        """Those of these frames that the files of `against` have."""
         self.own_frames = np.empty(0, np.int64)
         """Frames that only the output itself has, and that are not compared."""
         self.block_frames = 0
@@ -278,12 +278,12 @@ class Checks:
         try:
             self.frame_nbytes = layout.info.frame_nbytes
             for loss in layout.info.lost:
-                result.add(str(loss))
+                result.add_problem(str(loss))
             self.damaged_units = set[str]()
             """Names of units whose damage was found by opening."""
             for stretch in layout.unreadable_stretches:
-                result.add(f"{stretch}; {DAMAGE_ADVICE}")
-                self.damaged_units.add(frames_text(stretch.frame, stretch.frame + 1))
+                result.add_problem(f"{stretch}; {DAMAGE_ADVICE}")
+                self.damaged_units.add_problem(frames_text(stretch.frame, stretch.frame + 1))
             # Groups are units of mdio's outputs; in foreign files each is checked by itself.
             for group in layout.info.groups if layout.manifest is None else ():
                 try:
@@ -291,7 +291,7 @@ class Checks:
                     _ = self.layouts[-1].info
                 except (SourceError, CorruptLayoutError) as error:
                     self.layouts.pop()
-                    result.add(f"group {group}: {error}")
+                    result.add_problem(f"group {group}: {error}")
                 else:
                     self.prefixes.append(f"group {group}, ")
             self.n_units = [_count_units(opened) for opened in self.layouts]
@@ -303,30 +303,30 @@ class Checks:
                 if overlap is not None:
                     options["overlap"] = overlap
                 source = open_with_topology(files, top, **options)
-                self.source_alone, _ = source_view(layout, source, top)
+                self.view_of_files, _ = source_view(layout, source, top)
                 recorded = paths_by_contents(files)
                 for file in source_files:
                     if file not in files and not recorded.keys() & paths_by_contents([file]).keys():
-                        result.add(
+                        result.add_problem(
                             f"{file}: {layout.path} was made from the other files; leave it out, "
                             f"or add its frames (mdio append {file} {layout.path})"
                         )
-                result.frames_left_out = n_left_out(layout)
-                self.source = with_own_frames(layout, self.source_alone)
+                result.frames_left_out = count_left_out(layout)
+                self.source = with_own_frames(layout, self.view_of_files)
             if self.source is not None:
-                self._compare_shapes(layout, self.source)
+                self._check_shapes(layout, self.source)
             if view is None and against is not None:
                 for problem in find_missing_frames(layout, source):
-                    result.add(problem)
+                    result.add_problem(problem)
         except BaseException:
             self.close()
             raise
 
-    def _compare_shapes(self, layout: Layout, source: ViewLayout) -> None:
+    def _check_shapes(self, layout: Layout, source: ViewLayout) -> None:
         """Compare numbers of frames and atoms, and set the allowed difference of coordinates."""
         info, expected, result = layout.info, source.info, self.opening_result
         if (info.n_frames, info.n_atoms) != (expected.n_frames, expected.n_atoms):
-            result.add(
+            result.add_problem(
                 f"{layout.path} has {info.n_frames} frames of {info.n_atoms} atoms, "
                 f"its source {expected.n_frames} of {expected.n_atoms}"
                 + ("" if layout.manifest else UNRECORDED_CHOICE)
@@ -337,25 +337,25 @@ class Checks:
         result.allowed_diff_angstrom = 0.0 if is_exact else (info.precision or 0.0) / 2
         result.fields_left_out = tuple(name for name in expected.fields if name not in info.fields)
         self.block_frames = max(1, BLOCK_NBYTES // max(1, info.frame_nbytes))
-        if source is not self.source_alone:
+        if source is not self.view_of_files:
             runs = source.joined_layouts
             is_own = [member.path == layout.path for member, *_ in runs]
             counts = [stop - start for _, start, stop in runs]
             self.own_frames = np.flatnonzero(np.repeat(is_own, counts))
-        if self.source_alone is not None:
+        if self.view_of_files is not None:
             result.frames_by_program = len(self.own_frames)
 
-    def items(self, n_pieces: int) -> Iterator[Item]:
-        """Yield the work, for each layout and the comparison cut into `n_pieces` at most."""
+    def work_items(self, max_items: int) -> Iterator[WorkItem]:
+        """Yield the work, for each layout and the comparison cut into `max_items` at most."""
         n_blocks = 0
         if self.block_frames:
             n_blocks = math.ceil(self.layouts[0].info.n_frames / self.block_frames)
         for number, count in (*enumerate(self.n_units), (-1, n_blocks)):
-            n_runs = min(n_pieces, count)
+            n_runs = min(max_items, count)
             edges = [count * k // n_runs for k in range(n_runs + 1)] if n_runs else []
             yield from ((number, first, stop) for first, stop in pairwise(edges))
 
-    def __call__(self, item: Item) -> VerifyResult:
+    def __call__(self, item: WorkItem) -> VerifyResult:
         """Return the result of one piece."""
         number, first, stop = item
         result = VerifyResult()
@@ -363,14 +363,14 @@ class Checks:
             self._compare(range(first, stop), result)
         else:
             try:
-                self._check(number, range(first, stop), result)
+                self._check_units(number, range(first, stop), result)
             except (SourceError, CorruptLayoutError) as error:
                 if number == 0:
                     raise
-                result.add(f"{self.prefixes[number].removesuffix(', ')}: {error}")
+                result.add_problem(f"{self.prefixes[number].removesuffix(', ')}: {error}")
         return result
 
-    def _check(self, number: int, units: range, result: VerifyResult) -> None:
+    def _check_units(self, number: int, units: range, result: VerifyResult) -> None:
         n_before = sum(self.n_units[:number])
         prefix, layout = self.prefixes[number], self.layouts[number]
         for name, problem in layout.check(
@@ -380,7 +380,7 @@ class Checks:
             if problem is not None and not (number == 0 and name in self.damaged_units):
                 damage = CorruptLayoutError(problem)
                 damage = add_repair_hint(layout.path, layout.manifest, damage) or damage
-                result.add(prefix + add_unit_name(name, str(damage)))
+                result.add_problem(prefix + add_unit_name(name, str(damage)))
             if self.progress is not None:
                 self.progress(0, 0)
 
@@ -391,7 +391,7 @@ class Checks:
         Boxes go through vectors and back in each file, and native ones keep times as float32. Atoms
         are moved by boxes, and some formats have units of their own.
         """
-        layout, view = self.layouts[0], self.source_alone
+        layout, view = self.layouts[0], self.view_of_files
         source = (layout.manifest or {}).get("source", {})
         file_records = source.get("files") or [source]
         files = [] if view is None else list(view.source.files())
@@ -410,7 +410,7 @@ class Checks:
         A file that only counts them restarts its count in each part, so that the whole and its
         parts differ.
         """
-        layout, view = self.layouts[0], self.source_alone
+        layout, view = self.layouts[0], self.view_of_files
         is_from_source = layout.manifest is not None and not self._rounding["is_other"]
         files = [] if view is None or is_from_source else view.source.files()
         return not any(file.stored_times.counts_steps for file in files)
@@ -453,7 +453,7 @@ class Checks:
             try:
                 block, source_block = layout.read(start, stop), source.read(start, stop)
             except OSError as error:
-                result.add(f"{frames_text(start, stop)}: {error}")
+                result.add_problem(f"{frames_text(start, stop)}: {error}")
                 continue
             tolerances = {name: step / 2 for name, step in layout.info.field_precisions.items()}
             tolerances["positions"] = self.opening_result.allowed_diff_angstrom or 0.0
@@ -485,9 +485,9 @@ class Checks:
                 )
             if problems and result.ok and layout.manifest is None:
                 differing, problem = problems[0]
-                problems[0] = differing, f"{problem}; {UNRECORDED}"
+                problems[0] = differing, f"{problem}; {UNRECORDED_OPTIONS}"
             for differing, problem in problems:
-                result.add(f"{_frames_text(start + np.flatnonzero(differing))}: {problem}")
+                result.add_problem(f"{_frames_text(start + np.flatnonzero(differing))}: {problem}")
             result.frames_compared += self._n_compared(start, stop)
             if self.progress is not None:
                 self.progress(stop - start, block.nbytes)
@@ -520,7 +520,7 @@ def _count_units(layout: Layout) -> int:
     return len(numbers)
 
 
-PIECES_PER_WORKER = 4
+ITEMS_PER_WORKER = 4
 """Runs of units for each worker, so that none waits long for the last."""
 
 
@@ -624,23 +624,23 @@ def verify(
         return _verify_members(members, against, overlap, top, wanted, executor, progress)
     is_serial = executor.shares_memory
     worker_progress = progress if is_serial else None
-    checks = executor.from_owner(
-        lambda: Checks(out, against, overlap, top, view, wanted, worker_progress)
+    verifier = executor.from_owner(
+        lambda: Verifier(out, against, overlap, top, view, wanted, worker_progress)
     )
     try:
         parts = {}
-        items = checks.items(1 if is_serial else PIECES_PER_WORKER * executor.n_workers)
-        for number, part in results_of(executor, checks, items, _describe):
+        work_items = verifier.work_items(1 if is_serial else ITEMS_PER_WORKER * executor.n_workers)
+        for number, part in results_of(executor, verifier, work_items, _describe_item):
             parts[number] = part
             if progress is not None and not is_serial:
-                progress(part.frames_compared, part.frames_compared * checks.frame_nbytes)
-        result = checks.opening_result
+                progress(part.frames_compared, part.frames_compared * verifier.frame_nbytes)
+        result = verifier.opening_result
         for number in sorted(parts):
             result.merge(parts[number])
         result.bad = [_with_user_path(problem, to_path(out)) for problem in result.bad]
         return executor.from_owner(lambda: result)
     finally:
-        checks.close()
+        verifier.close()
 
 
 def _with_user_path(problem: str, out: Path) -> str:
@@ -674,7 +674,7 @@ def _verify_members(
             progress=progress,
         )
         if path_of and not files:
-            member_result.add(
+            member_result.add_problem(
                 "its source is not among those that are given, or has changed since; to see where, "
                 f"compare {out} alone"
             )
@@ -691,6 +691,6 @@ def _files_of(out: Path, path_of: dict[str, AnyPath]) -> list[AnyPath]:
         return recorded_files(layout, path_of)
 
 
-def _describe(item: Item) -> str:
+def _describe_item(item: WorkItem) -> str:
     number, first, stop = item
     return f"{'blocks' if number < 0 else 'units'} {first} to {stop - 1}"

@@ -30,10 +30,10 @@ from mdio.converters.append import prepare_continuation
 from mdio.converters.convert import plan_conversion
 from mdio.converters.follow import ENDLESS_FRAMES
 from mdio.converters.options import ConversionOptions, ConvertResult, Storage
-from mdio.converters.selection import Selection
+from mdio.converters.selection import AtomSelection
 from mdio.converters.strategies.choice import check_options
 from mdio.converters.strategies.conversion import Conversion
-from mdio.converters.strategies.job import name_is_taken
+from mdio.converters.strategies.job import exists_or_is_link
 from mdio.core.boxes import vectors_from_boxes
 from mdio.core.errors import OutputError, PlanError
 from mdio.core.files.locks import concurrent_change_error
@@ -61,10 +61,10 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def _one_at_a_time(
+def _with_lock(
     method: Callable[Concatenate[Writer, P], R],
 ) -> Callable[Concatenate[Writer, P], R]:
-    """Return a method of a writer that waits while another thread is in one."""
+    """Return a method of a writer that only one thread at a time runs."""
 
     @wraps(method)
     def locked(self: Writer, /, *args: P.args, **keywords: P.kwargs) -> R:
@@ -78,10 +78,10 @@ INTEGERS: Any = int | np.integer
 NUMBERS: Any = float | np.floating | INTEGERS
 
 
-def _check_number(name: str, value: Any, kinds: Any, least: float, expected: str) -> None:
-    """Raise PlanError unless `value` is a number of these kinds, `least` or more."""
+def _check_number(name: str, value: Any, kinds: Any, minimum: float, expected: str) -> None:
+    """Raise PlanError unless `value` is a number of these types, `minimum` or more."""
     is_number = isinstance(value, kinds) and not isinstance(value, bool)
-    if not (is_number and least <= value < np.inf):
+    if not (is_number and minimum <= value < np.inf):
         raise PlanError(f"{name}={value!r}; give {expected}")
 
 
@@ -263,7 +263,7 @@ class Writer:
         dt_ps: float = 1.0,
         every_s: float | None = None,
         background: bool = True,
-        groups: Mapping[str, Selection] | None = None,
+        groups: Mapping[str, AtomSelection] | None = None,
         **options: Any,
     ) -> None:
         self.out, self.n_atoms = to_path(out), n_atoms
@@ -293,7 +293,7 @@ class Writer:
         """The shard that is being filled."""
         self._spare_block: FrameBlock | None = None
         """Memory of the shard that is being stored."""
-        self._n_filled = self._n_before = 0
+        self._n_filled = self._n_existing = 0
         self._is_used = False
         self._storing: Future[None] | None = None
         self._error: BaseException | None = None
@@ -330,7 +330,7 @@ class Writer:
         if store_at(folder).has_folders and not os.access(folder, os.W_OK | os.X_OK):
             problem = "cannot be written to" if folder.is_dir() else "is no folder"
             raise OutputError(f"{out}: {folder} {problem}; make it, or choose another")
-        self._closed, self._pid, self._since_s = False, os.getpid(), monotonic()
+        self._closed, self._pid, self._last_stored_s = False, os.getpid(), monotonic()
         self._pool = ThreadPoolExecutor(1, "mdio-writer") if background else None
         _unclosed.add(self)
 
@@ -342,9 +342,9 @@ class Writer:
     def existing_paths(self) -> list[Path]:
         """Return the existing paths with frames: the output, or the tree that it is made from."""
         paths = (self._growing.out, self.out if self._final is None else self._final.out)
-        return [path for path in dict.fromkeys(paths) if name_is_taken(path)]
+        return [path for path in dict.fromkeys(paths) if exists_or_is_link(path)]
 
-    @_one_at_a_time
+    @_with_lock
     def set_atoms(self, atoms: Any) -> None:
         """Set what the atoms are, before the first frame.
 
@@ -370,7 +370,7 @@ class Writer:
         self._indices = group.indices
         self._topology = topology_of(group.universe, group.indices)
 
-    @_one_at_a_time
+    @_with_lock
     def write(self, atoms: Any) -> None:
         """Write the present frame of atoms.
 
@@ -414,7 +414,7 @@ class Writer:
         step = ts.data.get("step", ts.frame)
         self.write_block(group.positions, box=ts.dimensions, time=ts.time, step=step, **values)
 
-    @_one_at_a_time
+    @_with_lock
     def write_block(
         self,
         positions: ArrayLike,
@@ -450,7 +450,7 @@ class Writer:
         OutputError
             See the class.
         """
-        self._check()
+        self._check_usable()
         arrays = {"velocities": velocities, "forces": forces}
         block = self._as_block(positions, box, time, step, arrays)
         if not block.n_frames:
@@ -467,10 +467,10 @@ class Writer:
             if self._n_free == self._growing.shard_frames:
                 self._store()
         self._time_ps, self._step = float(block.time[-1]), int(block.step[-1])
-        if self._every_s is not None and monotonic() - self._since_s >= self._every_s:
+        if self._every_s is not None and monotonic() - self._last_stored_s >= self._every_s:
             self._store()
 
-    @_one_at_a_time
+    @_with_lock
     def flush(self) -> None:
         """Store all frames that were written, and return when they are; a shard may not be full.
 
@@ -479,9 +479,9 @@ class Writer:
         OutputError
             See the class.
         """
-        self._check()
+        self._check_usable()
         self._store()
-        self._wait()
+        self._wait_for_storing()
 
     def close(self) -> None:
         """Store what was written, and make the output; warns if there is nothing.
@@ -499,7 +499,7 @@ class Writer:
         if not self._closed and self._pid == os.getpid():  # a forked process has a copy of it
             self._close_locked()
 
-    @_one_at_a_time
+    @_with_lock
     def _close_locked(self) -> None:
         if self._closed:
             return
@@ -507,7 +507,7 @@ class Writer:
         _unclosed.discard(self)
         try:
             if self._error is None:
-                self._wait()
+                self._wait_for_storing()
                 self._store(wait=True)
                 self._finish()
         finally:
@@ -606,7 +606,8 @@ class Writer:
                 f"{self.out}: the box is {box!r}; give 3 lengths, and 3 angles of a cell"
             )
         if self._block is None and n_frames:
-            self._begin(block, [name for name, values in arrays.items() if values is not None])
+            names = [name for name, values in arrays.items() if values is not None]
+            self._plan_output(block, names)
         for name, is_stored in self._stored.items():
             values = arrays[name]
             if is_stored:
@@ -620,7 +621,7 @@ class Writer:
                 )
         return block
 
-    def _begin(self, block: FrameBlock, names: Sequence[str]) -> None:
+    def _plan_output(self, block: FrameBlock, names: Sequence[str]) -> None:
         """Plan the output for the first frames, or find it, and make room for a shard."""
         n_atoms, time_ps = block.n_atoms, min(float(block.time[0]), self._replaced_from_ps)
         self.n_atoms = n_atoms
@@ -657,7 +658,7 @@ class Writer:
             )
             for note in () if final_plan.arrays else final_plan.notes:
                 warnings.warn(f"{self.out}: {note}", stacklevel=5)
-        self._n_before = self._growing.n_frames
+        self._n_existing = self._growing.n_frames
         self._block = self._empty_shard()
 
     def _check_requested(self, stored_fields: Container[str]) -> None:
@@ -700,10 +701,10 @@ class Writer:
     def _n_free(self) -> int:
         """Frames that still fit into the shard that is being filled."""
         size = self._growing.shard_frames
-        return size - (self._n_before + self.n_frames) % size
+        return size - (self._n_existing + self.n_frames) % size
 
-    def _check(self) -> None:
-        """Refuse to go on after an error; raises what storing has raised meanwhile."""
+    def _check_usable(self) -> None:
+        """Raise the error of an earlier call, of storing, or of a writer that cannot be used."""
         self._is_used = True
         if self._pid != os.getpid():
             raise OutputError(
@@ -715,9 +716,9 @@ class Writer:
         if self._closed:
             raise OutputError(f"{self.out}: its writer is closed; make another with append=True")
         if self._storing is not None and self._storing.done():
-            self._wait()
+            self._wait_for_storing()
 
-    def _wait(self) -> None:
+    def _wait_for_storing(self) -> None:
         """Wait until the shard in the background is stored; raises what storing it raised."""
         storing, self._storing = self._storing, None
         if storing is not None:
@@ -729,8 +730,8 @@ class Writer:
 
     def _store(self, *, wait: bool = False) -> None:
         """Store what was written in the background; with `wait`, before it returns."""
-        self._wait()
-        self._since_s = monotonic()
+        self._wait_for_storing()
+        self._last_stored_s = monotonic()
         if self._block is None or not self._n_filled:
             return
         block = self._block.frames(slice(0, self._n_filled))

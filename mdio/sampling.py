@@ -30,7 +30,7 @@ from mdio.layouts.base import Layout, atom_indices, warn_of_lost_frames
 from mdio.layouts.foreign.universe import compare_names, stored_topology
 from mdio.layouts.manifest import indices_from_runs
 from mdio.layouts.views.opening import ensemble_members
-from mdio.parallel.executors import checked_count, choose_executor
+from mdio.parallel.executors import check_count, choose_executor
 
 Trajectory = AnyPath | Sequence[AnyPath] | Layout
 
@@ -371,7 +371,7 @@ def sample(
             "whole numbers: a batch and a pool of 1 or more, and a seed of 0 or more"
         )
     if workers is not None:
-        workers = checked_count(workers, "workers")
+        workers = check_count(workers, "workers")
     if isinstance(fields, str) or not isinstance(fields, Iterable):
         fields = (fields,)
     if unknown := {*fields} - {*FIELDS}:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mdio.parallel.assignment import assign_words, share_together, words_in_block
+from mdio.parallel.assignment import assign_together, assign_words, words_in_block
 
 ROOT = Path(__file__).resolve().parents[2]
 Row = dict[str, Any]
@@ -53,7 +53,7 @@ def real_ranks(n_units: int) -> None:
     comm.alltoall(range(comm.size))  # MPI connects ranks when they first talk
     comm.Barrier()
     begun, cpu = time.perf_counter(), time.process_time()
-    mine = share_together(cached, n_units, f"node{comm.rank}", 1, comm)
+    mine = assign_together(cached, n_units, f"node{comm.rank}", 1, comm)
     seconds = comm.allreduce(time.perf_counter() - begun, MPI.MAX)
     cpu_s = comm.allreduce(time.process_time() - cpu, MPI.MAX)
     total = comm.allreduce(int(np.bitwise_count(mine).sum()))

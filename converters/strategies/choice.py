@@ -86,7 +86,7 @@ class CopiedBytes(Conversion):
     def _needed_nbytes(self) -> float:
         return self.plan.after(self.n_reused).nbytes
 
-    def _worker(self, writer: LayoutWriter) -> Any:
+    def _create_worker(self, writer: LayoutWriter) -> Any:
         return _SegmentCopier(writer, self.repairs.former if self.repairs else None)
 
 
@@ -149,13 +149,13 @@ class References(Conversion):
         from mdio.layouts.refs import position_tables
 
         tables = position_tables(job.view.source)
-        return cls(job, job.plan, tables=_take_chunks(tables, job))
+        return cls(job, job.plan, tables=_choose_chunks(tables, job))
 
-    def _worker(self, writer: LayoutWriter) -> Any:
+    def _create_worker(self, writer: LayoutWriter) -> Any:
         return _ColumnReader(writer, self.view)
 
 
-def _take_chunks(tables: list[ChunkTable], job: Job) -> list[ChunkTable]:
+def _choose_chunks(tables: list[ChunkTable], job: Job) -> list[ChunkTable]:
     frames = np.asarray(job.view.frames, np.int64)
     n_frames = job.view.source.info.n_frames
     is_whole = len(frames) == n_frames and job.view.first == 0

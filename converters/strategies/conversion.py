@@ -126,18 +126,18 @@ class Conversion:
 
         def begin() -> Any:
             nonlocal start_s, n_resumed
-            self._restore_former()
+            self._restore_former_output()
             meta = self.job.meta()
             identity = self._identity(meta)
             if self.appended is not None:
                 identity["appended to"] = self.appended.continuation.manifest["uuid"]
-            temporary = self._publication(stack, identity, force=force, resume=resume)
+            temporary = self._begin_publication(stack, identity, force=force, resume=resume)
             start_s = time.perf_counter()
             if not temporary.exists():
                 meta = replace(meta, striping=self.job.striping.apply(temporary, self.plan))
             meta = meta if self.repairs is None else self.repairs.meta
             meta = meta if self.appended is None else self.appended.meta(meta)
-            writer = self._open(stack, temporary, identity, meta, resume)
+            writer = self._open_writer(stack, temporary, identity, meta, resume)
             self.uuid = writer.meta.uuid
             self._note_stripes(writer)
             journal = self._journal
@@ -156,7 +156,7 @@ class Conversion:
                 writer.notes.append(f"{frames_text} taken from an earlier run")
                 if progress is not None:
                     progress(n_resumed, 0)
-            worker = self._worker(writer)
+            worker = self._create_worker(writer)
             worker.done = frozenset(record.start for record in records)
             return worker
 
@@ -246,7 +246,7 @@ class Conversion:
         if striping.get("asked") and striping.get("reason") and not has_note:
             writer.notes.append(f"{self.out}: stripes are not as asked for: {striping['reason']}")
 
-    def _check(self, temporary: Path) -> None:
+    def _check_output(self, temporary: Path) -> None:
         """Check what was written before it gets its name."""
         nbytes = read_back(temporary, self.plan, self.repairs.compare if self.repairs else None)
         if nbytes is not None and not self._replaces_source:
@@ -258,8 +258,8 @@ class Conversion:
             meta, self.plan, self.choice.files, self.job.universe_crc32c
         )
 
-    def _restore_former(self) -> None:
-        """Undo what a killed run has done to names by half, before topologies get theirs."""
+    def _restore_former_output(self) -> None:
+        """Undo the unfinished renames of a killed run, before topologies get their names."""
         target = self.out.absolute()
         if store_at(target).has_folders and target.parent.is_dir():
             with output_errors(target):
@@ -267,7 +267,7 @@ class Conversion:
 
     def _find_complete(self) -> ConvertResult | None:
         """Return the result if the output is complete; unfinished copies of it are removed then."""
-        self._restore_former()
+        self._restore_former_output()
         result = find_complete(self.job, self.plan, copies=self.copies)
         path = link_target(self.out).absolute() if store_at(self.out).has_folders else None
         if isinstance(result, str):
@@ -279,7 +279,7 @@ class Conversion:
             drop_unfinished(path, self._identity(self.job.meta()))
         return result
 
-    def _publication(
+    def _begin_publication(
         self, stack: ExitStack, identity: Mapping[str, Any], *, force: bool, resume: bool
     ) -> Path:
         """Enter `publish`, write the topologies, and return the temporary path."""
@@ -296,7 +296,7 @@ class Conversion:
                 force=force or self._replaces_source,
                 sources=[*self.job.files, *self.job.other_files],
                 companions=list(new_topologies),
-                check=self._check,
+                check=self._check_output,
                 identity=identity,
                 resume=resume,
                 # An output that follows a source, or is repaired, is started over each time.
@@ -319,7 +319,7 @@ class Conversion:
             temporary_for(temporary.with_name(path.name), temporary).write_bytes(data)
         return temporary
 
-    def _open(
+    def _open_writer(
         self,
         stack: ExitStack,
         temporary: Path,
@@ -350,7 +350,7 @@ class Conversion:
         stack.push(lambda kind, *_: writer.abort() if kind is not None else None)
         return writer
 
-    def _worker(self, writer: LayoutWriter) -> Any:
+    def _create_worker(self, writer: LayoutWriter) -> Any:
         """Return the callable that makes one piece, in any process."""
         return WriteTaskWorker(self.view, writer, self.repairs.former if self.repairs else None)
 

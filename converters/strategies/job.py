@@ -104,13 +104,13 @@ def make_topology_files(
         suffix, data = _write_topology(choice, group)
         ending = f".{group}.top{suffix}" if group else f".top{suffix}"
         path, longer_path = (out.with_name(name + ending) for name in (out.stem, out.name))
-        if _has_other(path, data) and (
-            not (name_is_taken(out) and _is_by_mdio(path))
-            or name_is_taken(longer_path)
+        if _has_other_contents(path, data) and (
+            not (exists_or_is_link(out) and _is_by_mdio(path))
+            or exists_or_is_link(longer_path)
             or _has_namesakes(out, sources)
         ):
             path = longer_path
-            if _has_other(path, data) and not _is_by_mdio(path):
+            if _has_other_contents(path, data) and not _is_by_mdio(path):
                 raise OutputError(
                     f"{path}: not a topology that mdio wrote, so it is not replaced by that of "
                     f"{out.name}; move it elsewhere or choose another name for the output"
@@ -119,20 +119,20 @@ def make_topology_files(
     return contents
 
 
-def name_is_taken(path: Path) -> bool:
+def exists_or_is_link(path: Path) -> bool:
     """Return whether something has this name, even a dangling link."""
     return path.is_symlink() or path.exists()
 
 
-def _has_other(path: Path, data: bytes) -> bool:
+def _has_other_contents(path: Path, data: bytes) -> bool:
     """Return whether a file exists and has other bytes than these."""
-    return name_is_taken(path) and not file_has(path, data)
+    return exists_or_is_link(path) and not file_has(path, data)
 
 
 def _is_by_mdio(path: Path) -> bool:
     """Return whether a file is a topology with the title that `_write_topology` gives it."""
     with suppress(OSError):
-        return TITLE in first_bytes(path, 80)
+        return TOPOLOGY_TITLE in first_bytes(path, 80)
     return False
 
 
@@ -146,12 +146,12 @@ def file_has(path: Path, data: bytes) -> bool:
 def _has_namesakes(out: Path, sources: Sequence[Path]) -> bool:
     """Return whether trajectories besides `out` and `sources` have its stem."""
     names = {out.stem + suffix for suffix in output_suffixes()} - {out.name}
-    existing = [out.with_name(name) for name in names if name_is_taken(out.with_name(name))]
+    existing = [out.with_name(name) for name in names if exists_or_is_link(out.with_name(name))]
     source_paths = {os.path.realpath(source) for source in sources}
     return any(os.path.realpath(path) not in source_paths for path in existing)
 
 
-TITLE = b"Topology written by mdio\n"
+TOPOLOGY_TITLE = b"Topology written by mdio\n"
 
 
 def _write_topology(choice: AtomChoice, group: str | None) -> tuple[str, bytes]:
@@ -167,11 +167,11 @@ def _write_topology(choice: AtomChoice, group: str | None) -> tuple[str, bytes]:
                     raise
             else:
                 break
-        _, _, rest = path.read_bytes().partition(b"\n")  # the first line is a title
-        return suffix, (b"TITLE     " if suffix == ".pdb" else b"") + TITLE + rest
+        _, _, body = path.read_bytes().partition(b"\n")  # the first line is a title
+        return suffix, (b"TITLE     " if suffix == ".pdb" else b"") + TOPOLOGY_TITLE + body
 
 
-SUMS = ("file_crc32c", "column_crc32c", "table_crc32c", "segments", "piece_checksums")
+CHECKSUM_KEYS = ("file_crc32c", "column_crc32c", "table_crc32c", "segments", "piece_checksums")
 """Keys of a manifest with checksums, or checksums of tables of them."""
 
 
@@ -188,7 +188,7 @@ class Repairs:
 
     def compare(self, manifest: Mapping[str, Any]) -> None:
         """Raise SourceError if checksums of the repaired output and of the former one differ."""
-        for key in SUMS:
+        for key in CHECKSUM_KEYS:
             names = list(_differing(self.manifest.get(key, {}), manifest.get(key, {})))
             if names:
                 raise SourceError(
@@ -227,7 +227,7 @@ class Job:
     transformed: Mapping[str, Any] | None = None
     """Options of the `TransformedLayout` in `view`, if there is one."""
     joined: Mapping[str, Any] | None = None
-    """How the files were joined, if not as given."""
+    """How the files were joined, if they were not joined as given."""
     topology: Topology | None = None
     """Topology of the atoms to convert, if the output stores it."""
     appended: Appended | None = None

@@ -86,12 +86,12 @@ class MPIOConversion(Conversion):
             )
         writer: H5MDMPIOWriter = worker.writer
         agreement = Agreement(ranks.comm, self._abort_cleanup(writer.path, executor))
-        _collectively(agreement, lambda: writer.open_shared(ranks.comm))
+        _call_collectively(agreement, lambda: writer.open_shared(ranks.comm))
         nbytes = 0
         failure: Exception | None = None
         try:
             if writer.collective:
-                nbytes = self._rounds(worker, ranks, agreement, progress)
+                nbytes = self._write_in_rounds(worker, ranks, agreement, progress)
             else:
                 nbytes = super()._write(worker, executor, progress)
         except Exception as error:
@@ -102,7 +102,7 @@ class MPIOConversion(Conversion):
         except MdioError:
             writer.close_shared_after_error()
             raise
-        _collectively(agreement, writer.close_shared)
+        _call_collectively(agreement, writer.close_shared)
         agreement.close()
         if executor.is_owner and self.plan.compression is not None:
             return writer.path.stat().st_size  # only HDF5 has seen the compressed bytes
@@ -132,7 +132,7 @@ class MPIOConversion(Conversion):
 
         return paths_and_advice
 
-    def _rounds(
+    def _write_in_rounds(
         self,
         worker: WriteTaskWorker,
         ranks: MPIExecutor,
@@ -155,7 +155,7 @@ class MPIOConversion(Conversion):
                 try:
                     record, items = worker(pieces[number])
                 except Exception as cause:
-                    error = item_error(describe_task(pieces[number]) + ranks.place, cause)
+                    error = item_error(describe_task(pieces[number]) + ranks.place_text, cause)
                     failure = {"error": error, "number": number}
             agreement.reach(**failure)
             try:
@@ -164,18 +164,18 @@ class MPIOConversion(Conversion):
                 failure = {"error": error, "number": number, "must_end_program": True}
             agreement.reach(**failure)
             # Once all ranks are here, all have written.
-            for stored in filter(None, ranks.comm.gather(record) or ()):
+            for stored_record in filter(None, ranks.comm.gather(record) or ()):
                 try:
-                    self._commit(writer, stored, progress)
-                    self._record(writer, stored)
-                    nbytes += stored.nbytes
+                    self._commit(writer, stored_record, progress)
+                    self._record(writer, stored_record)
+                    nbytes += stored_record.nbytes
                 except MdioError as error:
                     failure = {"error": error, "number": number}
         agreement.reach(**failure)
         return nbytes
 
 
-def _collectively(agreement: Agreement, call: Any) -> None:
+def _call_collectively(agreement: Agreement, call: Any) -> None:
     """Make a collective call; if it fails on any rank, the program has to end."""
     error = None
     try:

@@ -34,7 +34,7 @@ from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.registry import open_layout
 from mdio.layouts.writer import LayoutWriter, NotFinite, OutputMeta, PieceRecord
 
-NOT_IN_OUTPUT = {
+NOT_IDENTIFYING = {
     "notes",
     "direct",
     "by_owner",
@@ -44,8 +44,8 @@ NOT_IN_OUTPUT = {
     "n_writes",
     "piece_frames",
 }
-"""Fields of a plan that do not change the output, or follow from others."""
-DIVISION = ("segment_frames", "piece_frames", "n_files", "nbytes")
+"""Fields of a plan that do not change the output, or depend on others."""
+WORKER_FIELDS = ("segment_frames", "piece_frames", "n_files", "nbytes")
 """Fields of a plan that depend on the workers."""
 VERIFIED_NBYTES = 64 << 20
 """Bytes of the last flushed pieces whose checksums are verified all the same."""
@@ -69,7 +69,7 @@ def conversion_identity(
         "topology": universe_crc32c or [fingerprint(path) for path in topology],
         "atoms": {name: _atoms_text(atoms) for name, atoms in atom_choices.items()},
         "plan": {
-            name: value for name, value in plan.to_json().items() if name not in NOT_IN_OUTPUT
+            name: value for name, value in plan.to_json().items() if name not in NOT_IDENTIFYING
         },
         "frames": meta.frames,
         "recipe": meta.recipe or {},
@@ -93,7 +93,7 @@ def first_record(identity: Mapping[str, Any], meta: OutputMeta, plan: LayoutPlan
         "uuid": meta.uuid,
         "created": meta.created,
         "striping": meta.striping,
-        "division": {name: getattr(plan, name) for name in DIVISION},
+        "division": {name: getattr(plan, name) for name in WORKER_FIELDS},
     }
 
 
@@ -117,7 +117,7 @@ def restore_plan(
     with _journal_errors(journal):
         uuid = str(UUID(values["uuid"]))
         meta = replace(meta, uuid=uuid, created=values["created"], striping=values["striping"])
-        division = {name: values["division"][name] for name in DIVISION}
+        division = {name: values["division"][name] for name in WORKER_FIELDS}
         division["segment_frames"] = tuple(division["segment_frames"])
         return meta, plan.replace(**division)
 
@@ -138,12 +138,12 @@ def journal_record(piece_record: PieceRecord) -> Record:
     return Record(piece_record.start, piece_record.stop - piece_record.start, values, arrays)
 
 
-def _piece_record_of(record: Record) -> PieceRecord:
+def _piece_record(record: Record) -> PieceRecord:
     """Return the record of a piece from the journal's; the inverse of `journal_record`."""
-    box, time, step, flat, *extra_columns = record.arrays
+    box, time, step, all_crcs, *extra_columns = record.arrays
     crcs, offset = {}, 0
     for key, count in record.values["crcs"].items():
-        crcs[key] = flat[offset : offset + count].tolist()
+        crcs[key] = all_crcs[offset : offset + count].tolist()
         offset += count
     stop = record.first + record.n_frames
     not_finite = record.values["not_finite"]
@@ -161,7 +161,7 @@ def resume_from(journal: Journal, writer: LayoutWriter) -> list[PieceRecord]:
     Raises OutputError: a flushed piece is missing or differs, so that no record can be trusted.
     """
     with _journal_errors(journal):
-        pieces = {record.first: _piece_record_of(record) for record in journal.records}
+        pieces = {record.first: _piece_record(record) for record in journal.records}
         if any(piece.start < 0 or piece.stop > writer.plan.n_frames for piece in pieces.values()):
             raise ValueError("frames that the output does not have")
     latest = {record.first: record for record in journal.records}
@@ -207,8 +207,8 @@ def resume_from(journal: Journal, writer: LayoutWriter) -> list[PieceRecord]:
 
 NOT_COMPARED = ("uuid", "created", "has_box", "not_finite", "manifest_crc32c", "stripe", "recipe")
 """Keys of manifests that may differ, or are compared separately."""
-STRIPE = ("stripe_nbytes", "stripe_count")
-BY_WORKERS = ("piece_frames", "n_files")
+STRIPE_KEYS = ("stripe_nbytes", "stripe_count")
+NOT_COMPARED_FIELDS = ("piece_frames", "n_files")
 """Fields of a plan that depend on the workers."""
 
 
@@ -241,7 +241,7 @@ def find_complete(job: Job, plan: LayoutPlan, *, copies: bool) -> ConvertResult 
     not_compared = (*NOT_COMPARED, "compression") if was_added_to else NOT_COMPARED
     stored_values, new_values = (
         {key: values.get(key) for key in expected if key not in not_compared}
-        | {"stripe": [values["stripe"].get(key) for key in STRIPE]}
+        | {"stripe": [values["stripe"].get(key) for key in STRIPE_KEYS]}
         | {"recipe": values.get("recipe", {})}
         for values in (manifest or expected, expected)
     )
@@ -257,10 +257,10 @@ def find_complete(job: Job, plan: LayoutPlan, *, copies: bool) -> ConvertResult 
             else all(
                 getattr(plan, key) == value
                 for key, value in plan_values.items()
-                if key not in BY_WORKERS
+                if key not in NOT_COMPARED_FIELDS
             )
         )
-        and _bytes(topology) == _bytes(job.topology)
+        and _topology_bytes(topology) == _topology_bytes(job.topology)
     )
     if not (is_same and all(file_has(path, data) for path, data in job.topology_files.items())):
         if manifest is None:
@@ -320,5 +320,5 @@ def _has_same_frames(job: Job, plan: LayoutPlan, info: TrajectoryInfo) -> bool:
     return verify(job.out, view=job.view, wanted=sample(share)).ok
 
 
-def _bytes(topology: Topology | None) -> bytes | None:
+def _topology_bytes(topology: Topology | None) -> bytes | None:
     return None if topology is None else topology.to_bytes()

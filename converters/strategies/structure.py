@@ -20,19 +20,19 @@ from mdio.core.frames import FrameBlock
 from mdio.core.options import non_defaults, spell_option
 from mdio.parallel.executors import Executor
 
-STEPS = MappingProxyType({".gro": 0.01, ".pdb": 0.001})
+PRECISIONS = MappingProxyType({".gro": 0.01, ".pdb": 0.001})
 """Step of positions in these files by suffix, in angstrom."""
 ATOM_NBYTES = MappingProxyType({".gro": 69, ".pdb": 113})
 """Most bytes of an atom: in GRO with velocities, in PDB a line and one of its bonds."""
-HEAD_NBYTES = 1000
-"""Most bytes of title, box and the like."""
-PLANNED_AS = "trr"
-"""Layout as which a structure file is planned: one that has all that a frame may hold."""
+HEADER_NBYTES = 1000
+"""Most bytes of everything but the atoms: title, box."""
+PLANNED_LAYOUT = "trr"
+"""Layout as which a structure file is planned: it holds all fields of a frame."""
 
 
 def is_structure(out: Path, to: str | None) -> bool:
     """Return whether an output is a structure file, by its suffix."""
-    return to is None and out.suffix.lower() in STEPS
+    return to is None and out.suffix.lower() in PRECISIONS
 
 
 def check_structure(out: Path, options: ConversionOptions) -> None:
@@ -64,15 +64,15 @@ class StructureConversion(Conversion):
         present = job.plan.native.fields
         fields = [name for name in ("positions", "velocities") if name in present]
         fields = fields[:1] if suffix == ".pdb" else fields
-        notes = [f"positions are rounded to steps of {STEPS[suffix]:g} angstrom"]
+        notes = [f"positions are rounded to steps of {PRECISIONS[suffix]:g} angstrom"]
         if left_out := present[len(fields) :]:
             notes.append(f"{suffix[1:]} holds no {' and no '.join(left_out)}: left out")
         plan = job.plan.replace(
             layout=suffix[1:],
             container=suffix[1:],
             fields=tuple(fields),
-            precision=STEPS[suffix],
-            nbytes=HEAD_NBYTES + ATOM_NBYTES[suffix] * job.plan.n_atoms,
+            precision=PRECISIONS[suffix],
+            nbytes=HEADER_NBYTES + ATOM_NBYTES[suffix] * job.plan.n_atoms,
             notes=(*job.plan.notes, *notes),
         )
         super().__init__(job, plan)
@@ -96,8 +96,8 @@ class StructureConversion(Conversion):
                 warnings.simplefilter("ignore")  # fields that the topology lacks are filled in
                 try:
                     block = self.view.read(0, 1)
-                    self._atoms_at(block).write(str(temporary), file_format=self.plan.layout)
-                    self._put_title(temporary, block)
+                    self._place_atoms(block).write(str(temporary), file_format=self.plan.layout)
+                    self._write_title(temporary, block)
                 except ValueError as error:
                     raise OutputError(
                         f"{self.out}: MDAnalysis cannot write this frame as "
@@ -109,7 +109,7 @@ class StructureConversion(Conversion):
         seconds = time.perf_counter() - start_s
         return self.job.result(self.plan, nbytes_out=nbytes, seconds=seconds, workers=1)
 
-    def _put_title(self, path: Path, block: FrameBlock) -> None:
+    def _write_title(self, path: Path, block: FrameBlock) -> None:
         """Name time and step as GROMACS does, in place of the title that MDAnalysis writes."""
         title = f"Written by mdio t= {block.time[0]:.5f} step= {block.step[0]}\n".encode()
         text = path.read_bytes()
@@ -118,7 +118,7 @@ class StructureConversion(Conversion):
         end = text.index(b"\n", begin) + 1
         path.write_bytes(text[:begin] + prefix + title + text[end:])
 
-    def _atoms_at(self, block: FrameBlock) -> Any:
+    def _place_atoms(self, block: FrameBlock) -> Any:
         """Return the chosen atoms, as they are in the frame."""
         import MDAnalysis as mda
 

@@ -40,16 +40,16 @@ def order_for_concurrent_files(
     if n_workers == 1 or len(segment_frames) < 2:
         return list(pieces)
     ends = list(accumulate(segment_frames))
-    n_seen = [0] * len(ends)
+    n_ordered = [0] * len(ends)
     sort_keys = []
     for piece in pieces:
         segment = bisect_right(ends, piece[0])
-        sort_keys.append((segment // (FILES_PER_WORKER * n_workers), n_seen[segment], piece))
-        n_seen[segment] += 1
+        sort_keys.append((segment // (FILES_PER_WORKER * n_workers), n_ordered[segment], piece))
+        n_ordered[segment] += 1
     return [piece for *_, piece in sorted(sort_keys)]
 
 
-def batches(start: int, stop: int, step: int | None) -> list[Piece]:
+def cut_batches(start: int, stop: int, step: int | None) -> list[Piece]:
     """Return frames ``start:stop`` cut into runs of `step`; None: one run."""
     step = step or stop - start
     return [(first, min(first + step, stop)) for first in range(start, stop, step)]
@@ -60,7 +60,7 @@ def describe_task(piece: Piece) -> str:
     return frames_text(piece[0], piece[1])
 
 
-def _copy(result: Any) -> Any:
+def _copy_buffers(result: Any) -> Any:
     """Return a copy of records and chunks, in its own memory."""
     buffers: list[pickle.PickleBuffer] = []
     head = pickle.dumps(result, protocol=5, buffer_callback=buffers.append)
@@ -102,7 +102,7 @@ class WriteTaskWorker:
         if self.former is None:
             self._is_prefetched = True
             self.source.prefetch(
-                batch for piece in pieces for batch in batches(*piece, self._batch_frames)
+                batch for piece in pieces for batch in cut_batches(*piece, self._batch_frames)
             )
 
     def __call__(self, piece: Piece) -> tuple[PieceRecord, list[EncodedChunk]]:
@@ -114,7 +114,7 @@ class WriteTaskWorker:
         nbytes = 0
         not_finite: NotFinite | None = None
         stored_chunks = self._stored_chunks(start, stop)
-        runs = batches(start, stop, self._batch_frames)
+        runs = cut_batches(start, stop, self._batch_frames)
         if stored_chunks is None and not self._is_prefetched:
             self.source.prefetch(runs)
         for first, end in runs:
@@ -140,7 +140,7 @@ class WriteTaskWorker:
             self.writer.drain()
         box, time, step = (np.concatenate(column) for column in zip(*batch_columns, strict=True))
         result = PieceRecord(start, stop, crcs, nbytes, box, time, step, not_finite), unstored
-        return result if self.reuses_memory else _copy(result)
+        return result if self.reuses_memory else _copy_buffers(result)
 
     def _stored_chunks(self, start: int, stop: int) -> list[EncodedChunk] | None:
         """Return the encoded piece in the former output, if it is complete there."""
@@ -173,31 +173,31 @@ class WriteTaskWorker:
 
 
 class CommitQueue:
-    """Stored pieces, which are reported once they are in their files; a context manager.
+    """Stored pieces, which are committed once they are in their files; a context manager.
 
     `overlaps_writes`: whether the writer is drained only from time to time, and not for each piece.
     """
 
     def __init__(
-        self, writer: LayoutWriter, report: Callable[[PieceRecord], None], *, overlaps_writes: bool
+        self, writer: LayoutWriter, commit: Callable[[PieceRecord], None], *, overlaps_writes: bool
     ) -> None:
         self._writer = writer
         self._overlaps_writes = overlaps_writes
-        self._report = report
+        self._commit = commit
         self._uncommitted: list[PieceRecord] = []
-        self._reported_s = time.monotonic()
+        self._committed_s = time.monotonic()
 
     def add(self, record: PieceRecord) -> None:
         """Take the record of a piece; raises OutputError: it or an earlier one is not stored."""
         self._uncommitted.append(record)
-        if not self._overlaps_writes or time.monotonic() >= self._reported_s + MAX_COMMIT_DELAY_S:
-            self._report_all()
+        if not self._overlaps_writes or time.monotonic() >= self._committed_s + MAX_COMMIT_DELAY_S:
+            self._commit_all()
 
-    def _report_all(self) -> None:
+    def _commit_all(self) -> None:
         self._writer.drain()
         while self._uncommitted:
-            self._report(self._uncommitted.pop(0))
-        self._reported_s = time.monotonic()
+            self._commit(self._uncommitted.pop(0))
+        self._committed_s = time.monotonic()
 
     def __enter__(self) -> Self:
         return self
@@ -205,4 +205,4 @@ class CommitQueue:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         # A second error must not replace the one that is being raised.
         with suppress(MdioError) if kind is not None else nullcontext():
-            self._report_all()
+            self._commit_all()

@@ -15,7 +15,7 @@ from mdio.analysis.plan import Plan
 from mdio.analysis.work import NumberedBlock
 from mdio.core.blocks import aligned_blocks
 from mdio.core.cache import Cache, node_name
-from mdio.parallel.assignment import assign, share_together, unit_keys
+from mdio.parallel.assignment import assign, assign_together, unit_keys
 
 
 class _NeededUnits:
@@ -100,7 +100,7 @@ def _parts_of_node(plan: Plan, n_ranks: int, node: Any, leaders: Any) -> list[li
     node_units = np.empty(-(-n_units // 8), np.uint8)  # a bit for each
     if node.rank == 0:
         cached_bits = np.packbits(needed.cached(plan.cache), bitorder="little")
-        node_units[:] = share_together(
+        node_units[:] = assign_together(
             cached_bits, n_units, _host_name(), node.size, leaders, needed.keys
         )
     node.Bcast(node_units)

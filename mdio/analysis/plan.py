@@ -242,7 +242,7 @@ class Request:
             nbytes = reads.nbytes_source - source_nbytes, reads.nbytes_cache - cache_nbytes
             atoms = prepared.atoms
             if transformed is not None:
-                steps = transformed.prepare_steps(prepared.atoms)
+                steps = transformed.prepare_transform(prepared.atoms)
                 atoms = steps.read_atoms
                 notes += (*((steps.note,) if steps.note else ()), *steps.notes)
                 # Where the fitted atoms are analysed, the analysis looks at all frames for cuts.

@@ -177,7 +177,7 @@ def _kernel_arguments(args: argparse.Namespace) -> dict[str, object]:
     return arguments
 
 
-def _kernel(args: argparse.Namespace) -> Kernel:
+def _create_kernel(args: argparse.Namespace) -> Kernel:
     if args.kernel in FORMER_NAMES:
         name = FORMER_NAMES[args.kernel]
         print_notes("analyze", (f"the kernel {args.kernel} is called {name} now; see pairs, too",))
@@ -190,7 +190,7 @@ def _kernel(args: argparse.Namespace) -> Kernel:
     )
 
 
-def _open(args: argparse.Namespace, **options: Any) -> Layout:
+def _open_trajectory(args: argparse.Namespace, **options: Any) -> Layout:
     """Open the trajectory with its options on the command line, and with `options`."""
     from mdio.converters.selection import open_with_topology  # usually the driver opens it
 
@@ -198,11 +198,11 @@ def _open(args: argparse.Namespace, **options: Any) -> Layout:
     return open_with_topology(args.trajectory, args.top, overlap=args.overlap, **options)
 
 
-def _n_frames(args: argparse.Namespace) -> int:
+def _count_frames(args: argparse.Namespace) -> int:
     """Return the number of frames for the progress bar; 0 for an ensemble."""
     if ensemble_members(args.trajectory):
         return 0
-    with _open(args) as layout:
+    with _open_trajectory(args) as layout:
         return len(select_frames(layout, **FrameChoice(**arguments_for(FrameChoice, args)).frames))
 
 
@@ -210,21 +210,21 @@ def run(args: argparse.Namespace, executor: Executor) -> int:
     """Analyse, save, print a summary; under MPI, only rank 0 saves and prints."""
     if args.gather != "blocking" and executor_name(args) != "mpi":
         raise PlanError(f"--gather {args.gather} is for ranks of MPI; add --mpi")
-    kernel = _kernel(args)
+    kernel = _create_kernel(args)
     trajectory: Trajectory = args.trajectory
     _check_outputs(args)
     arguments = arguments_for(analyze, args)
     if source_options(args):
         options = {"fields": kernel.fields, **arguments_for(CachedReading, args)}
         del arguments["overlap"], options["overlap"]
-        trajectory = executor.from_owner(partial(_open, args, **options))
+        trajectory = executor.from_owner(partial(_open_trajectory, args, **options))
     arguments |= {"trajectory": trajectory, "kernel": kernel, "select": None}
-    bar = progress_bar(partial(_n_frames, args), "analyze", args, executor)
+    bar = progress_bar(partial(_count_frames, args), "analyze", args, executor)
     with redirect_stdout(sys.stderr), bar as progress:  # what kernels print is no result
         arguments |= {"workers": None, "executor": executor, "progress": progress}
         result = analyze(**arguments)
     if executor.is_owner:
-        _output(args, result)
+        _write_output(args, result)
     return 0
 
 
@@ -250,7 +250,7 @@ def _check_outputs(args: argparse.Namespace) -> None:
         check_report(args.report)
 
 
-def _output(args: argparse.Namespace, result: AnalysisResult) -> None:
+def _write_output(args: argparse.Namespace, result: AnalysisResult) -> None:
     """Save and print all that can be; raises PlanError at the end for what cannot."""
     problems: list[str] = []
     if args.out == "-":

@@ -70,10 +70,10 @@ def run(args: argparse.Namespace) -> int:
     cases = list_cases(
         args.trajectory, args.executor, args.gather, args.repeat, args.workers, args.top
     )
-    silent = args.quiet or args.json
+    is_silent = args.quiet or args.json
 
     def report(line: str) -> None:
-        if not silent:
+        if not is_silent:
             print(line, file=sys.stderr, flush=True)
 
     runs = []

@@ -21,11 +21,11 @@ from mdio.core.options import argument_types, call_factory
 from mdio.core.words import nbytes_from, without_passwords
 from mdio.layouts.views.options import OLD_PBC_NAMES
 
-FILES = {"FILE", "FOLDER", "DIR", "SRC"}
-"""Names of values of options that are refused if they are given twice: one would be lost."""
+FILE_VALUES = {"FILE", "FOLDER", "DIR", "SRC"}
+"""Names of values of options that cannot be given twice: one of the values would be lost."""
 
 
-class _Once(argparse.Action):
+class _StoreOnce(argparse.Action):
     """Store a value, as argparse does by itself, but not a second one in its place."""
 
     def __call__(
@@ -62,8 +62,8 @@ def add(
             keywords["action"] = "store_true"
     else:
         keywords["metavar"] = value_name
-        if flags[0].startswith("-") and FILES & {*value_name.split("|")}:
-            keywords.setdefault("action", _Once)
+        if flags[0].startswith("-") and FILE_VALUES & {*value_name.split("|")}:
+            keywords.setdefault("action", _StoreOnce)
     keywords |= {} if parse is None else {"type": parse}
     action = parser.add_argument(*flags, help=text, **keywords)
     if completer is not None:
@@ -334,15 +334,15 @@ PARSER_ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
 
 def print_json(value: dict[str, Any]) -> None:
     """Print one JSON object; NaN and infinity, which JSON lacks, become null."""
-    print(json.dumps(_plain(value), allow_nan=False))
+    print(json.dumps(_to_json(value), allow_nan=False))
 
 
-def _plain(value: Any) -> Any:
+def _to_json(value: Any) -> Any:
     """Return a value as JSON holds it."""
     if isinstance(value, dict):
-        return {str(_plain(key)): _plain(item) for key, item in value.items()}
+        return {str(_to_json(key)): _to_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [_to_json(item) for item in value]
     if isinstance(value, bytes):
         return value.decode(errors="backslashreplace")
     if hasattr(value, "item") and not isinstance(value, str):

@@ -32,7 +32,7 @@ from mdio.cli.workers import add_workers, executor_name
 from mdio.converters.convert import prepare
 from mdio.converters.ensemble import convert_ensemble, convert_members
 from mdio.converters.follow import follow
-from mdio.converters.opening import suggesting_salvage
+from mdio.converters.opening import salvage_hint_on_damage
 from mdio.converters.options import OPTIONS, ConversionOptions, ConvertResult, Storage, read_recipe
 from mdio.converters.strategies.conversion import Conversion
 from mdio.converters.strategies.structure import is_structure
@@ -76,11 +76,11 @@ def add_follow(parser: argparse.ArgumentParser) -> None:
 
 def run_follow(options: ConversionOptions, args: argparse.Namespace, executor: Executor) -> int:
     """Follow the source, and print the number of converted frames."""
-    is_live = is_stream(args.source[0])
-    name = args.source[0] if is_live else "--follow"
+    is_from_stream = is_stream(args.source[0])
+    name = args.source[0] if is_from_stream else "--follow"
     if len(args.source) != 1 or executor.ranks or args.dry_run or args.compared:
         raise PlanError(f"{name} is for one source, without --mpi, --dry-run and --verify")
-    if is_live and executor.n_workers > 1:
+    if is_from_stream and executor.n_workers > 1:
         raise PlanError(f"{name}: a stream is read by one process; leave out -w and --executor")
 
     def print_message(message: Warning | str, *_: Any, **_keywords: Any) -> None:
@@ -107,7 +107,7 @@ def run_follow(options: ConversionOptions, args: argparse.Namespace, executor: E
     }
     result: ConvertResult
     with stop_event_on_signals() as stopped:
-        if is_live:
+        if is_from_stream:
             from mdio.converters.stream import record
 
             with warnings.catch_warnings(action="always", category=UserWarning):
@@ -126,7 +126,7 @@ def run_follow(options: ConversionOptions, args: argparse.Namespace, executor: E
         print_json(result.to_json())
     elif not args.quiet:
         print(f"{result.out}: {plural(result.n_frames, 'frame')} as {result.layout}")
-        for note in result.plan.notes if is_live else ():
+        for note in result.plan.notes if is_from_stream else ():
             print(f"  note: {note}")
     return 0
 
@@ -181,7 +181,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     add_output_options(parser)
 
 
-def _options(args: argparse.Namespace) -> ConversionOptions:
+def _conversion_options(args: argparse.Namespace) -> ConversionOptions:
     if len(dict(args.groups)) < len(args.groups):
         raise PlanError("a --group name is given twice; every group needs its own")
     if args.mpio and executor_name(args) != "mpi":
@@ -214,15 +214,15 @@ def _options(args: argparse.Namespace) -> ConversionOptions:
 
 def run(args: argparse.Namespace, executor: Executor) -> int:
     """Convert, or print the plan; under MPI, rank 0 owns the output and prints."""
-    with suggesting_salvage(args.salvage):
+    with salvage_hint_on_damage(args.salvage):
         if args.ensemble:
             return _run_ensemble(args, executor)
         advice = "add --ensemble to keep trajectories apart by label, or leave out the label"
         check_unlabelled(args.source, advice)
         _check_last_source(args)
         if args.follow or is_stream(args.source[0]):
-            return run_follow(_options(args), args, executor)
-        return run_conversion(_options(args), args, executor)
+            return run_follow(_conversion_options(args), args, executor)
+        return run_conversion(_conversion_options(args), args, executor)
 
 
 def _check_last_source(args: argparse.Namespace) -> None:
@@ -249,7 +249,7 @@ def _run_ensemble(args: argparse.Namespace, executor: Executor) -> int:
         if getattr(args, name):
             raise PlanError(f"{option} is not for --ensemble; {advice}")
     arguments: dict[str, Any] = {"executor": executor, "force": args.force, "resume": args.resume}
-    arguments |= _options(args).keywords()
+    arguments |= _conversion_options(args).keywords()
     with progress_bar(0, "convert", args, executor) as progress:
         if "{label}" in args.out and len(args.source) == 1:
             results = convert_members(args.source[0], args.out, progress=progress, **arguments)

@@ -35,7 +35,7 @@ from mdio.layouts.views.opening import ensemble_members
 from mdio.layouts.views.options import Reading
 from mdio.layouts.views.view import read_times
 
-HAS_FIELDS = ("has_velocities", "has_forces", "has_box")
+FIELD_FLAGS = ("has_velocities", "has_forces", "has_box")
 N_PROBED_FRAMES = 100
 """Frames that are read to find the interval of fields that some frames lack."""
 TIMES = ("time_first_ps", "time_last_ps", "dt_ps")
@@ -65,9 +65,9 @@ def _selection_rows(summary: Mapping[str, Any]) -> dict[str, str]:
     n_by_program = count_indices(source.get("by_program", ())) or 0
     counts = {"frames": summary["n_frames"] - n_by_program, "atoms": summary["n_atoms"]}
     parts = [
-        f"{n_kept:,} of {source[f'n_{noun}']:,} {noun}"
-        for noun, n_kept in counts.items()
-        if source.get(f"n_{noun}", n_kept) != n_kept
+        f"{n_stored:,} of {source[f'n_{noun}']:,} {noun}"
+        for noun, n_stored in counts.items()
+        if source.get(f"n_{noun}", n_stored) != n_stored
     ]
     if n_by_program:
         parts.append(f"{plural(n_by_program, 'frame')} written by a program")
@@ -149,7 +149,7 @@ def _first_frame_values(layout: Layout) -> dict[str, Any]:
 
 def _summarise_file(path: str, args: argparse.Namespace) -> dict[str, Any]:
     """Return facts of one of several files."""
-    names = ("path", "n_frames", "n_atoms", *TIMES, *HAS_FIELDS, "sparse")
+    names = ("path", "n_frames", "n_atoms", *TIMES, *FIELD_FLAGS, "sparse")
     with open_with_topology([path], args.top, **source_options(args)) as layout:
         return {name: getattr(layout.info, name) for name in names} | _first_frame_values(layout)
 

@@ -81,7 +81,7 @@ BENCH_SCRIPTS["darshan"] = "darshan_log"
 """Scripts in the sources, by their names as benches in earlier versions."""
 
 
-def hint_for(option: str, parser: argparse.ArgumentParser) -> str:
+def hint_at_option(option: str, parser: argparse.ArgumentParser) -> str:
     """Return a hint at the option of `parser` that an unknown option may stand for."""
     option = option.partition("=")[0]
     options, suggestion = parser._option_string_actions, OTHER_NAMES.get(option, option)
@@ -102,7 +102,7 @@ def _hint_at_commands(option: str) -> str:
     commands = [
         name
         for name in COMMANDS
-        if option in _command_parser(_parser(name, only=True), name)._option_string_actions
+        if option in _command_parser(_new_parser(name, only=True), name)._option_string_actions
     ]
     return f" (it is an option of mdio {list_text(commands)})" if commands else ""
 
@@ -170,7 +170,7 @@ def _argument_text(action: argparse.Action) -> str:
     return f"{name} [{name} ...]" if action.nargs == "+" else name
 
 
-def _take_files(parser: FriendlyParser, args: argparse.Namespace, files: list[str]) -> bool:
+def _assign_files(parser: FriendlyParser, args: argparse.Namespace, files: list[str]) -> bool:
     """Add files that follow options to the argument that takes several; return whether one does.
 
     argparse fills it with the files before the first option, and the arguments after it with the
@@ -179,14 +179,14 @@ def _take_files(parser: FriendlyParser, args: argparse.Namespace, files: list[st
     actions = parser._get_positional_actions()
     if not any(action.nargs == "+" for action in actions) or any(f[:1] == "-" for f in files):
         return False
-    words_left: list[str] = []
+    words_to_assign: list[str] = []
     for action in actions:
         value = getattr(args, action.dest)
-        words_left += value if isinstance(value, list) else [value]
-    words_left += files
+        words_to_assign += value if isinstance(value, list) else [value]
+    words_to_assign += files
     for number, action in enumerate(actions):
-        n_words = len(words_left) - (len(actions) - number - 1) if action.nargs == "+" else 1
-        words, words_left = words_left[:n_words], words_left[n_words:]
+        n_words = len(words_to_assign) - (len(actions) - number - 1) if action.nargs == "+" else 1
+        words, words_to_assign = words_to_assign[:n_words], words_to_assign[n_words:]
         setattr(args, action.dest, words if action.nargs == "+" else words[0])
     return True
 
@@ -222,7 +222,7 @@ def end_mpi(code: int) -> int:
     if not reduction.Test():
         os._exit(code)
     code = int(largest[0])
-    launcher = _hydra(MPI)
+    launcher = _hydra_descriptor(MPI)
     if launcher is not None and _report_end(launcher, MPI.COMM_WORLD):
         os._exit(code)
     timer = Timer(MAX_FINALIZE_S, os._exit, (code,))
@@ -233,13 +233,13 @@ def end_mpi(code: int) -> int:
     return code
 
 
-def _hydra(MPI: Any) -> int | None:  # noqa: N803
+def _hydra_descriptor(MPI: Any) -> int | None:  # noqa: N803
     """Return the descriptor on which Hydra speaks PMI-1 with this rank; None under others."""
     descriptor = os.environ.get("PMI_FD", "")
     library = MPI.Get_library_version()
-    speaks_pmi1 = library.startswith("MPICH") and "pmi2" not in library and "pmix" not in library
+    uses_pmi1 = library.startswith("MPICH") and "pmi2" not in library and "pmix" not in library
     # srun's PMI-2 has PMI_FD, too, but not MPI_LOCALNRANKS.
-    if descriptor.isdecimal() and os.environ.get("MPI_LOCALNRANKS") and speaks_pmi1:
+    if descriptor.isdecimal() and os.environ.get("MPI_LOCALNRANKS") and uses_pmi1:
         return int(descriptor)
     return None
 
@@ -314,7 +314,9 @@ ALL_COMMANDS = "*"
 """Stands for all commands."""
 
 
-def _parser(command: str | None, *, only: bool = False, show_all: bool = False) -> FriendlyParser:
+def _new_parser(
+    command: str | None, *, only: bool = False, show_all: bool = False
+) -> FriendlyParser:
     """Return the parser with the options of `command`; `only` that one, which saves time."""
     parser = FriendlyParser(
         prog="mdio",
@@ -342,7 +344,7 @@ def _parser(command: str | None, *, only: bool = False, show_all: bool = False) 
 
 def command_help(name: str) -> str:
     """Return the output of ``mdio NAME --help-all``."""
-    return _command_parser(_parser(name, show_all=True), name).format_help()
+    return _command_parser(_new_parser(name, show_all=True), name).format_help()
 
 
 def _command_parser(parser: FriendlyParser, name: str) -> FriendlyParser:
@@ -392,7 +394,7 @@ def _has_user_code(words: Sequence[str]) -> bool:
     return any(":" in word for word in words)  # module:function
 
 
-def _nothing_stored_note(args: argparse.Namespace) -> str:
+def _note_on_interrupt(args: argparse.Namespace) -> str:
     if getattr(args, "resume", False):
         return "what an earlier run has kept stays as it was"
     return "nothing half-written is left"
@@ -408,7 +410,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if "_ARGCOMPLETE" in os.environ:
         import argcomplete
 
-        argcomplete.autocomplete(_parser(ALL_COMMANDS, show_all=True))
+        argcomplete.autocomplete(_new_parser(ALL_COMMANDS, show_all=True))
     if argv is not None:
         return _run(list(argv))
     warnings.formatwarning = _format_warning  # type: ignore[assignment]
@@ -448,10 +450,11 @@ def _run(words: list[str]) -> int:
     command = next((word for word in words if not word.startswith("-")), None)
     if command in COMMANDS:
         _import_numpy(words)
-    with one_parser_message(words, alone=command in (*RANK_0_COMMANDS, *ANY_RANK_COMMANDS)):
+    compares_words = command not in (*RANK_0_COMMANDS, *ANY_RANK_COMMANDS)
+    with one_parser_message(words, compares_words=compares_words):
         try:
             only, show_all = words[0] == command in COMMANDS, "--help-all" in words
-            parser = _parser(command, only=only, show_all=show_all)
+            parser = _new_parser(command, only=only, show_all=show_all)
         except MissingExtensionError as error:
             print(f"mdio: {error}", file=sys.stderr)
             return 1
@@ -464,9 +467,9 @@ def _run(words: list[str]) -> int:
             for action in command_parser._actions:
                 if isinstance(action, argparse._SubParsersAction):
                     command_parser = action.choices[getattr(args, action.dest)]
-            if not _take_files(command_parser, args, unknown):
+            if not _assign_files(command_parser, args, unknown):
                 first = next((word for word in unknown if word[:1] == "-"), unknown[0])
-                hint = hint_for(first, command_parser)
+                hint = hint_at_option(first, command_parser)
                 command_parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
         args.words = words
         if args.command in RANK_0_COMMANDS and launched_ranks() > 1 and launched_rank(words):
@@ -480,8 +483,8 @@ def _run(words: list[str]) -> int:
             if launched_rank(words) or launched_ranks() > 1:
                 raise SystemExit(2) from error
             return 2
-        is_safe = uses_mpi or args.command in (*RANK_0_COMMANDS, *ANY_RANK_COMMANDS)
-        if not is_safe and (n_ranks := launched_ranks()) > 1:
+        ranks_are_allowed = uses_mpi or args.command in (*RANK_0_COMMANDS, *ANY_RANK_COMMANDS)
+        if not ranks_are_allowed and (n_ranks := launched_ranks()) > 1:
             parser.error(
                 f"{n_ranks} MPI ranks were started, and each would do all of the work; "
                 f"{'add --mpi, or ' if 'mpi' in args else ''}start mdio without mpiexec"
@@ -510,12 +513,12 @@ def _run(words: list[str]) -> int:
         print(f"mdio {args.command}: {text}", file=sys.stderr)
         return 2 if isinstance(error, PlanError) else 1
     except KeyboardInterrupt as interrupt:
-        note = _notes(interrupt) or _nothing_stored_note(args)
+        note = _notes(interrupt) or _note_on_interrupt(args)
         print(f"mdio {args.command}: interrupted; {note}", file=sys.stderr)
         return 130
     except SystemExit as end:
         is_signal = isinstance(end.code, int) and end.code > 128
-        if note := _notes(end) or (_nothing_stored_note(args) if is_signal else ""):
+        if note := _notes(end) or (_note_on_interrupt(args) if is_signal else ""):
             print(f"mdio {args.command}: ended by a signal; {note}", file=sys.stderr)
         raise
     except BrokenPipeError:

@@ -36,7 +36,7 @@ from mdio.parallel.executors import Executor
 COMMON = ("--set", "-s", "-b", "-e", "-w", "--mpi", "--memory", "--local-dir", "-o")
 """Options that ``--help`` shows; ``--help-all`` shows all."""
 
-MAX_SHOWN = 10
+MAX_PRINTED_KEYS = 10
 """Most failed keys that are printed."""
 
 
@@ -58,7 +58,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
     add_output_options(parser)
 
 
-def _program(args: argparse.Namespace) -> Any:
+def _create_program(args: argparse.Namespace) -> Any:
     program_class: Any = import_callable(args.program)
     if not isinstance(program_class, type):
         raise PlanError(
@@ -67,7 +67,7 @@ def _program(args: argparse.Namespace) -> Any:
     return with_settings(program_class, args.program, args.settings)
 
 
-def _frames(args: argparse.Namespace) -> FrameSelector | None:
+def _choose_frames(args: argparse.Namespace) -> FrameSelector | None:
     numbers, times = (args.start, args.stop, args.step), (args.begin_ps, args.end_ps, args.dt_ps)
     by_number, by_time = ({*bounds} != {None} for bounds in (numbers, times))
     if by_number and by_time:
@@ -82,8 +82,8 @@ def run(args: argparse.Namespace, executor: Executor) -> int:
     trajectory = paths_by_label(args.trajectory) if args.replicas else args.trajectory
     arguments = arguments_for(map_reduce, args) | {
         "trajectory": trajectory,
-        "map": _program(args),
-        "frames": _frames(args),
+        "map": _create_program(args),
+        "frames": _choose_frames(args),
         "workers": None,
         "executor": executor,
     }
@@ -93,18 +93,18 @@ def run(args: argparse.Namespace, executor: Executor) -> int:
     with progress_bar(0, "map", args, executor) as progress:
         result = map_reduce(**arguments, progress=progress)
     if executor.is_owner:
-        _output(args, result)
+        _write_output(args, result)
     return 1 if result.failures else 0
 
 
-def _output(args: argparse.Namespace, result: MapReduceResult) -> None:
+def _write_output(args: argparse.Namespace, result: MapReduceResult) -> None:
     if args.out is not None:
         save_result(result, args.out)
-    for key, label, error in result.failures[:MAX_SHOWN]:
+    for key, label, error in result.failures[:MAX_PRINTED_KEYS]:
         suffix = "" if label is None else f" of {label}"
         print(f"mdio mapreduce: the key {key!r}{suffix} is left out: {error}", file=sys.stderr)
-    if len(result.failures) > MAX_SHOWN:
-        remainder = plural(len(result.failures) - MAX_SHOWN, "more key")
+    if len(result.failures) > MAX_PRINTED_KEYS:
+        remainder = plural(len(result.failures) - MAX_PRINTED_KEYS, "more key")
         print(f"mdio mapreduce: and {remainder}; --json has all", file=sys.stderr)
     if args.json:
         print_json(result.to_json() | {"out": args.out})

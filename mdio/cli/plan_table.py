@@ -17,15 +17,15 @@ def _is_bitpacked(plan: LayoutPlan) -> bool:
 def _overview(plan: LayoutPlan, n_existing: int) -> dict[str, str]:
     """Return the rows of the overview, by name; empty ones are not printed."""
     fields = ", ".join(plan.native.fields) + (", box" if plan.native.has_box else "")
-    low, high = min(plan.segment_frames, default=0), max(plan.segment_frames, default=0)
-    segment = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+    fewest, most = min(plan.segment_frames, default=0), max(plan.segment_frames, default=0)
+    segment = f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
     besides = f", besides {n_existing:,} that stay as they are" if n_existing else ""
     rows = {
         "layout": plan.layout,
         "content": f"{plural(plan.n_frames, 'frame')} of {plural(plan.n_atoms, 'atom')}{besides}",
         "container": plan.container or "",
         "arrays": fields if plan.container else "",
-        "segments": f"{len(plan.segment_frames):,} with {segment} frames" if high else "",
+        "segments": f"{len(plan.segment_frames):,} with {segment} frames" if most else "",
         "compression": plan.compression or ("bitpack" if _is_bitpacked(plan) else "none"),
         "precision": "float32, not rounded" if plan.arrays else "",
     }
@@ -43,12 +43,12 @@ def _overview(plan: LayoutPlan, n_existing: int) -> dict[str, str]:
         rows |= _placement(plan)
     size = human_nbytes(plan.nbytes)
     padded = ", without padding" if plan.stripes.alignment_nbytes > 1 else ""
-    estimate = plan.compression is not None or plan.is_rounded
+    is_estimate = plan.compression is not None or plan.is_rounded
     condition = " if the disk is fast" if plan.writing.direct == "auto" else ""
     direct = f"large writes bypass the page cache{condition}"
     return rows | {
-        "size": f"{'at most ' if estimate else ''}{size}{padded}",
-        "per atom": "" if plan.source_density is None else _density(plan, estimate),
+        "size": f"{'at most ' if is_estimate else ''}{size}{padded}",
+        "per atom": "" if plan.source_density is None else _density(plan, is_estimate),
         "writing": "rank 0 writes; the other ranks encode" if plan.writing.by_owner else "",
         "direct": direct if plan.writing.direct else "",
     }
@@ -57,8 +57,8 @@ def _overview(plan: LayoutPlan, n_existing: int) -> dict[str, str]:
 def _placement(plan: LayoutPlan) -> dict[str, str]:
     """Return the rows on stripes, shards and alignment of arrays."""
     count, array = plan.stripes.stripe_count, plan.arrays[0]
-    targets = {None: "the default number of", -1: "all"}.get(count, str(count))
-    rows = {"stripes": f"{human_nbytes(plan.stripes.stripe_nbytes)} over {targets} targets"}
+    targets_text = {None: "the default number of", -1: "all"}.get(count, str(count))
+    rows = {"stripes": f"{human_nbytes(plan.stripes.stripe_nbytes)} over {targets_text} targets"}
     parts = "arrays" if array.contiguous else "chunks"
     if not plan.writing.writes_chunks:
         shard = human_nbytes(12 * array.n_atom_chunks * array.chunk_atoms * plan.piece_frames)
@@ -71,12 +71,12 @@ def _placement(plan: LayoutPlan) -> dict[str, str]:
     return rows
 
 
-def _density(plan: LayoutPlan, estimate: bool) -> str:
+def _density(plan: LayoutPlan, is_estimate: bool) -> str:
     """Return bytes per atom and frame, beside those of the source."""
     density = plan.nbytes / (plan.n_frames * plan.n_atoms)
     is_similar = _is_bitpacked(plan) and plan.keeps_integers and plan.compression is None
     return (
-        f"{'at most ' if estimate else ''}{density:.2f} bytes per atom and frame, "
+        f"{'at most ' if is_estimate else ''}{density:.2f} bytes per atom and frame, "
         + f"source: {plan.source_density:.2f}"
         + (" (usually about the same)" if is_similar else "")
     )

@@ -15,7 +15,7 @@ from mdio.cli.common import (
 from mdio.cli.convert import run_conversion
 from mdio.cli.workers import add_workers
 from mdio.converters.convert import check_suffix
-from mdio.converters.opening import suggesting_salvage
+from mdio.converters.opening import salvage_hint_on_damage
 from mdio.converters.options import OPTIONS, ConversionOptions, ConvertResult, Sources
 from mdio.core.options import declared_fields
 from mdio.core.words import human_nbytes, plural
@@ -40,7 +40,7 @@ def run(args: argparse.Namespace, executor: Executor) -> int:
     check_suffix(args.out)
     arguments = arguments_for(declared_fields(*OPTIONS), args)
     options = ConversionOptions.of(to="segments", **arguments)
-    with suggesting_salvage(args.salvage):
+    with salvage_hint_on_damage(args.salvage):
         return run_conversion(options, args, executor, _print_summary)
 
 

@@ -56,7 +56,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
     add_output_options(parser, "no progress bar")
 
 
-def _n_frames(args: argparse.Namespace) -> int:
+def _count_frames(args: argparse.Namespace) -> int:
     n_frames = 0
     for path in ensemble_members(args.out).values() or [args.out]:
         with open_damaged(path) as layout:
@@ -67,7 +67,7 @@ def _n_frames(args: argparse.Namespace) -> int:
 def run(args: argparse.Namespace, executor: Executor) -> int:
     """Check, print the result, and return 1 if anything is bad."""
     check_unlabelled(args.against or (), "leave out the label, which is not needed here")
-    n_frames = partial(_n_frames, args) if args.against else 0
+    n_frames = partial(_count_frames, args) if args.against else 0
     with progress_bar(n_frames, "verify", args, executor) as progress:
         arguments = arguments_for(verify, args) | {"workers": None, "executor": executor}
         result = verify(**arguments, progress=progress)
@@ -83,13 +83,13 @@ def _print_result(args: argparse.Namespace, result: VerifyResult) -> None:
         for problem in result.bad:
             print(f"bad: {problem}")
         allowed = result.allowed_diff_angstrom or 0.0
-        rounded = result.ok and result.max_abs_diff_angstrom > allowed
+        is_rounded = result.ok and result.max_abs_diff_angstrom > allowed
         compared = ", no frame compared" if args.against else ""
         if result.frames_compared:
             compared = (
                 f", {result.frames_compared:,} frames compared: largest difference "
                 f"{result.max_abs_diff_angstrom:g} angstrom, "
-                f"{allowed:g} allowed{' besides the rounding of its format' if rounded else ''}"
+                f"{allowed:g} allowed{' besides the rounding of its format' if is_rounded else ''}"
             )
         if result.times_off_ps:
             compared += (

@@ -1,4 +1,4 @@
-"""The options on workers, the executor that they choose, and what ranks of MPI agree on."""
+"""The options on workers, the executor that they choose, and checks among ranks of MPI."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ def launched_ranks() -> int:
 
 
 @contextmanager
-def one_parser_message(words: Sequence[str], *, alone: bool = False) -> Iterator[None]:
-    """Let rank 0 alone print messages of argparse on `words`; all ranks have its exit code.
+def one_parser_message(words: Sequence[str], *, compares_words: bool = True) -> Iterator[None]:
+    """Let rank 0 alone print messages of argparse on `words`; all ranks get its exit code.
 
     mpi4py is not imported yet, so the rank comes from the launcher's environment. Other ranks,
     whose words may be right, would wait without end for one that ends here: it takes part in the
-    comparison of words first. `alone`: the command does not compare words.
+    comparison of words first. `compares_words`: whether the command does.
     """
     rank = launched_rank(words)
     try:
@@ -70,7 +70,7 @@ def one_parser_message(words: Sequence[str], *, alone: bool = False) -> Iterator
             yield
     except SystemExit as end:
         if end.code and (rank > 0 or launched_ranks() > 1):
-            if not alone:
+            if compares_words:
                 with suppress(ImportError, RuntimeError, PlanError):  # rank 0 reports it
                     from mpi4py import MPI
 
@@ -102,7 +102,7 @@ def _exit_quietly(code: Any) -> None:
     raise SystemExit(code)
 
 
-def world(option: str) -> Any:
+def comm_world(option: str) -> Any:
     """Return COMM_WORLD for the option that needs it; without MPI, rank 0 alone raises an error."""
     try:
         from mpi4py import MPI
@@ -118,7 +118,7 @@ def world(option: str) -> Any:
 
 
 @contextmanager
-def root_speaks(comm: Any) -> Iterator[None]:
+def raise_on_root_alone(comm: Any) -> Iterator[None]:
     """Let rank 0 alone raise an error of all ranks; the others end with its exit code."""
     try:
         yield
@@ -192,12 +192,12 @@ def all_ranks(option: str, words: Sequence[str] = ()) -> Iterator[Executor]:
     from mdio.core.signals import ending_signals_left_to_rank_0, signals_as_exceptions
     from mdio.parallel.mpi_executor import MPIExecutor
 
-    comm = world(option)
+    comm = comm_world(option)
     if comm.rank == 0:
         signals = signals_as_exceptions()
     else:
         signals = ending_signals_left_to_rank_0(ENDED_BY_ROOT_S)
-    with signals, root_speaks(comm):
+    with signals, raise_on_root_alone(comm):
         check_same_words(comm, words)
         with MPIExecutor(comm, to_all=False) as ranks:
             yield ranks

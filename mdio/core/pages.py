@@ -9,7 +9,7 @@ from string import Template
 
 
 def page(title: str, sections: Sequence[str]) -> str:
-    """Return a page that needs no other files, for a phone, a screen and paper."""
+    """Return a page that needs no other files, for phones, screens and paper."""
     template = Template(resources.files("mdio.core").joinpath("page.html").read_text("utf-8"))
     return template.substitute(title=escape(title), sections="".join(sections))
 

@@ -1,8 +1,7 @@
 """Reports of storage that does not answer: a thread watches the calls of the others.
 
-A read from a lost server can hang for minutes without an error, and nobody can see why the program
-makes no progress. `StallWatch` looks every few seconds at what each thread waits for. A thread that
-stays in one call for too long is reported, with rank, host, file and time.
+A read from a lost server can hang for minutes without an error. `StallWatch` looks every few
+seconds at each thread's call. One that takes too long is reported, with rank, host, file and time.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Call a function once another module is imported.
 
-``import mdio`` has to register its readers with MDAnalysis, yet ``mdio info`` and conversion
-workers must not pay the 1.4 s that importing MDAnalysis takes. So the readers are registered at
-once if MDAnalysis has been imported already, else right after it is imported.
+``import mdio`` has to register its readers with MDAnalysis, whose import takes 1.4 s, which others
+should not have to wait for. So the readers are registered right after MDAnalysis is imported.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which node reads which unit: an assignment that every process computes alike by itself.
+"""Which node reads which unit: an assignment that every process computes by itself, alike.
 
 After Zazen (Tu, Rendleman, Miller, Sacerdoti, Dror, Shaw 2010): each node says with a bitmap which
 units its disk has; all bitmaps together determine the one node that reads each unit.
@@ -35,7 +35,7 @@ Words = NDArray[np.uint64]
 
 EXACT_UNITS = 1 << 20
 """Up to this many units, loads are balanced exactly; beyond, statistically."""
-MAX_SETS = 2048
+MAX_HOLDER_SETS = 2048
 """Up to this many different sets of nodes that hold a unit, each set is balanced by itself."""
 MAX_WEIGHTS = 1 << 22
 """Weights (nodes times units) computed at a time."""
@@ -46,12 +46,12 @@ CHUNK_WORDS = 1 << 18
 """Words of all nodes that are assigned at a time: they fit into a CPU's cache."""
 PIECE_NBYTES = 32 << 20
 """Bytes of a bitmap that ranks exchange at a time."""
-MIX = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+SPLITMIX_CONSTANTS = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 """Constants of SplitMix64 (Steele, Lea, Flood 2014)."""
 
 
 def _weights(numbers: NDArray[np.int64], names: Sequence[str]) -> Words:
-    return _mixed(numbers, _seeds(names)[:, None])
+    return _hash(numbers, _seeds(names)[:, None])
 
 
 def _seeds(names: Sequence[str]) -> Words:
@@ -59,10 +59,10 @@ def _seeds(names: Sequence[str]) -> Words:
     return np.array([int.from_bytes(digest[:8], "little") for digest in digests], np.uint64)
 
 
-def _mixed(numbers: NDArray[np.int64], seeds: Words) -> Words:
-    x = numbers.astype(np.uint64) * np.uint64(MIX[0]) + seeds
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(MIX[1])
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(MIX[2])
+def _hash(numbers: NDArray[np.int64], seeds: Words) -> Words:
+    x = numbers.astype(np.uint64) * np.uint64(SPLITMIX_CONSTANTS[0]) + seeds
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(SPLITMIX_CONSTANTS[1])
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(SPLITMIX_CONSTANTS[2])
     return x ^ (x >> np.uint64(31))
 
 
@@ -75,33 +75,33 @@ def unit_keys(name: str, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
     return numbers + (int.from_bytes(digest[:8], "little") >> 2)
 
 
-def preferred(numbers: NDArray[np.int64], names: Sequence[str]) -> NDArray[np.int64]:
+def preferred_node(numbers: NDArray[np.int64], names: Sequence[str]) -> NDArray[np.int64]:
     """Return the node that each unit prefers: that of the largest weight (rendezvous hashing).
 
     `numbers`, (n,) int64: of `unit_keys`. `names`: of the nodes; their order does not matter.
     """
     nodes = np.empty(len(numbers), np.int64)
-    for units in _runs(len(numbers), len(names)):
+    for units in _unit_runs(len(numbers), len(names)):
         nodes[units] = _weights(numbers[units], names).argmax(axis=0)
     return nodes
 
 
-def _runs(n_units: int, n_nodes: int) -> Iterator[slice]:
+def _unit_runs(n_units: int, n_nodes: int) -> Iterator[slice]:
     """Yield runs of units that take little memory for all nodes."""
     step = max(1, MAX_WEIGHTS // max(1, n_nodes))
     for begin in range(0, n_units, step):
         yield slice(begin, begin + step)
 
 
-def _preferred_holders(
+def _preferred_holder(
     cached: NDArray[np.bool_], numbers: NDArray[np.int64], names: Sequence[str]
 ) -> NDArray[np.int64]:
     """Return the preferred node among those that hold each unit; at least one holds it."""
     owners = np.empty(len(numbers), np.int64)
     seeds = _seeds(names)
-    for run in _runs(len(numbers), len(names)):
+    for run in _unit_runs(len(numbers), len(names)):
         units, nodes = np.nonzero(cached[:, run].T)
-        weights = _mixed(numbers[run][units], seeds[nodes])
+        weights = _hash(numbers[run][units], seeds[nodes])
         best = np.maximum.reduceat(weights, np.flatnonzero(np.diff(units, prepend=-1)))
         is_best = weights == best[units]
         owners[run][units[is_best]] = nodes[is_best]
@@ -114,10 +114,10 @@ def _shares(loads: NDArray[np.int64], workers: NDArray[np.int64], n: int) -> NDA
     levels = (n + np.cumsum(loads[order])) / np.cumsum(workers[order])
     is_below = loads[order] / workers[order] <= levels
     level = levels[np.flatnonzero(is_below)[-1]]
-    exact = np.maximum(0.0, level * workers - loads)
-    shares = np.floor(exact).astype(np.int64)
-    n_left = n - int(shares.sum())
-    shares[np.argsort(shares - exact, kind="stable")[:n_left]] += 1
+    exact_shares = np.maximum(0.0, level * workers - loads)
+    shares = np.floor(exact_shares).astype(np.int64)
+    n_remaining = n - int(shares.sum())
+    shares[np.argsort(shares - exact_shares, kind="stable")[:n_remaining]] += 1
     return np.asarray(shares)
 
 
@@ -141,11 +141,11 @@ def assign(
     loads = np.bincount(owners[n_holders == 1], minlength=n_nodes)
     shared = np.flatnonzero(n_holders > 1)
     keys = np.empty(len(shared), np.uint64)  # of the sets of nodes
-    for run in _runs(len(shared), n_nodes):
+    for run in _unit_runs(len(shared), n_nodes):
         keys[run] = _seeds(names) @ cached[:, shared[run]]
     _, first, set_of_unit = np.unique(keys, return_index=True, return_inverse=True)
-    if len(first) > MAX_SETS:
-        owners[shared] = _preferred_holders(cached[:, shared], numbers[shared], names)
+    if len(first) > MAX_HOLDER_SETS:
+        owners[shared] = _preferred_holder(cached[:, shared], numbers[shared], names)
         loads += np.bincount(owners[shared], minlength=n_nodes)
     else:
         for set_number in np.argsort(n_holders[shared[first]], kind="stable"):
@@ -156,7 +156,7 @@ def assign(
             loads[nodes] += shares
     missing = np.flatnonzero(n_holders == 0)
     if len(missing):
-        preferred_nodes = preferred(numbers[missing], names)
+        preferred_nodes = preferred_node(numbers[missing], names)
         n_free = _shares(loads, n_workers, len(missing))
         order = np.argsort(preferred_nodes, kind="stable")
         rank_at_node = np.arange(len(missing)) - np.searchsorted(
@@ -200,7 +200,7 @@ def assign_words(cached: Words, names: Sequence[str], block_words: int, first: i
     return cached
 
 
-def share_together(
+def assign_together(
     cached: NDArray[np.uint8],
     n_units: int,
     name: str,
@@ -307,7 +307,7 @@ class CacheFollower:
                 ~reads.source.cached_mask(numbers.tolist(), stops[: len(numbers)].tolist())
             ]
             keys = unit_keys(str(reads.source.path), numbers)
-            is_own = preferred(keys, self.nodes) == self.nodes.index(self.own_name)
+            is_own = preferred_node(keys, self.nodes) == self.nodes.index(self.own_name)
             for number in numbers[is_own].tolist() if reads.ranges_known else ():
                 unit = reads.fetch(number)
                 name = reads.source.name(number, int(stops[number]))

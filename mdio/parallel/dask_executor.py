@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mdio.core.errors import BlockError, MissingExtraError, PlanError
-from mdio.parallel.executors import Executor, checked_count, item_error
+from mdio.parallel.executors import Executor, check_count, item_error
 
-CLOCKS_S = 600.0
+MAX_CLOCK_DIFFERENCE_S = 600.0
 """How much the clocks of client and workers may differ."""
 
 
@@ -30,7 +30,7 @@ def _task_stream(client: Any, **window: Any) -> list[dict[str, Any]]:
         return []
 
 
-def _tasks(client: Any, prefix: str, since_unix_s: float) -> list[dict[str, Any]]:
+def _task_records(client: Any, prefix: str, since_unix_s: float) -> list[dict[str, Any]]:
     """Return a record for each task whose key is `prefix` and the number of an item, by item."""
     tasks = []
     for task_record in _task_stream(client, start=since_unix_s):
@@ -62,21 +62,21 @@ def _tasks(client: Any, prefix: str, since_unix_s: float) -> list[dict[str, Any]
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-NO_WORKERS_S = 30.0
+MAX_WITHOUT_WORKERS_S = 30.0
 """How long a cluster may be without workers before the run fails."""
 
-_local = threading.local()
+_thread_data = threading.local()
 """The function of each thread of a worker, and the token of its run."""
 
 
-def _call(token: str, pickled_func: bytes, item: Any) -> Any:
+def _run_item(token: str, pickled_func: bytes, item: Any) -> Any:
     """Run one item in a worker with this thread's own copy of the function.
 
     Workers may have several threads, and an opened layout serves one at a time.
     """
-    if getattr(_local, "token", None) != token:
-        _local.token, _local.func = token, pickle.loads(pickled_func)
-    return _local.func(item)
+    if getattr(_thread_data, "token", None) != token:
+        _thread_data.token, _thread_data.func = token, pickle.loads(pickled_func)
+    return _thread_data.func(item)
 
 
 class DaskExecutor(Executor):
@@ -123,12 +123,12 @@ class DaskExecutor(Executor):
             raise PlanError("DaskExecutor needs a client made with asynchronous=False")
         self._client = client
         self._owns_client = client is None
-        self._n_local_workers = checked_count(n_workers, "dask workers asked for")
-        self._places: Sequence[Sequence[str]] = ()
+        self._n_local_workers = check_count(n_workers, "dask workers asked for")
+        self._preferred_workers: Sequence[Sequence[str]] = ()
 
     def place(self, workers: Sequence[Sequence[str]]) -> None:
         """Set the preferred workers of each item of the next `imap`; others may run it, too."""
-        self._places = workers
+        self._preferred_workers = workers
 
     @classmethod
     def at(cls, address: str) -> DaskExecutor:
@@ -195,22 +195,22 @@ class DaskExecutor(Executor):
         token = uuid4().hex
         # A task, not scattered data: when a worker that holds it dies, dask makes it again.
         pickled_func = client.submit(bytes, _pickle(func), key=f"mdio-func-{token}", pure=False)
-        source = enumerate(items)
+        numbered = enumerate(items)
         pending: dict[Any, tuple[int, Item]] = {}
         kept_futures: dict[int, Any] = {}
         without_workers_s = 0.0
-        places, self._places = self._places, ()
-        prefix, since_unix_s = f"mdio-{token}-", time.time() - CLOCKS_S
+        workers, self._preferred_workers = self._preferred_workers, ()
+        prefix, since_unix_s = f"mdio-{token}-", time.time() - MAX_CLOCK_DIFFERENCE_S
         _task_stream(client, count=1)  # the first call starts the plugin
         try:
             while True:
-                for number, item in source:
+                for number, item in numbered:
                     key = f"{prefix}{number}"
                     placement: dict[str, Any] = {}
-                    if places and places[number]:
-                        placement = {"workers": list(places[number]), "allow_other_workers": True}
+                    if workers and workers[number]:
+                        placement = {"workers": list(workers[number]), "allow_other_workers": True}
                     future = client.submit(
-                        _call, token, pickled_func, item, key=key, pure=False, **placement
+                        _run_item, token, pickled_func, item, key=key, pure=False, **placement
                     )
                     if leave is not None:
                         kept_futures[number] = future
@@ -219,7 +219,7 @@ class DaskExecutor(Executor):
                     if len(pending) >= self.n_workers + 2:
                         break
                 if not pending:
-                    self.tasks = _tasks(client, prefix, since_unix_s)
+                    self.tasks = _task_records(client, prefix, since_unix_s)
                     return
                 with contextlib.suppress(TimeoutError):
                     wait(list(pending), timeout=1.0, return_when="FIRST_COMPLETED")
@@ -246,10 +246,10 @@ class DaskExecutor(Executor):
             raise BlockError(f"{label} failed: the connection to the dask scheduler is lost")
         if self.client.nthreads():
             return 0.0
-        if without_workers_s >= NO_WORKERS_S:
+        if without_workers_s >= MAX_WITHOUT_WORKERS_S:
             raise BlockError(
-                f"{label} failed: the dask cluster has had no workers for {NO_WORKERS_S:.0f} s; "
-                "see the workers' logs"
+                f"{label} failed: the dask cluster has had no workers for "
+                f"{MAX_WITHOUT_WORKERS_S:.0f} s; see the workers' logs"
             )
         return without_workers_s
 
@@ -322,8 +322,8 @@ def _result(future: Any, label: str) -> Any:
         ) from cause
     error = item_error(label, cause)
     if isinstance(cause, ModuleNotFoundError):
-        ways = "install it there, or start them with its folder on PYTHONPATH"
+        advice = "install it there, or start them with its folder on PYTHONPATH"
         if not getattr(sys.modules.get(cause.name or ""), "__path__", None):  # no package
-            ways += f", or send it with client.upload_file('{cause.name}.py')"
-        raise BlockError(f"{error}; dask workers have to find it: {ways}") from cause
+            advice += f", or send it with client.upload_file('{cause.name}.py')"
+        raise BlockError(f"{error}; dask workers have to find it: {advice}") from cause
     raise error

@@ -35,7 +35,7 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
-def checked_count(n_workers: Any, noun: str) -> int:
+def check_count(n_workers: Any, noun: str) -> int:
     """Return a number of workers, by default that of the cores; raises PlanError if it is invalid.
 
     `noun`: what is counted, for the message.
@@ -226,18 +226,18 @@ def results_of(
             unfinished[number] = item
             yield item
 
-    contract = "it is called as imap(func, items, describe=...), and yields (number, result)"
+    usage = "it is called as imap(func, items, describe=...), and yields (number, result)"
     try:
         pairs = iter(executor.imap(func, recorded_items(), describe=describe, **options))
     except TypeError as error:
-        raise PlanError(f"imap of {executor!r} failed: {error_text(error)}; {contract}") from error
+        raise PlanError(f"imap of {executor!r} failed: {error_text(error)}; {usage}") from error
     for pair in pairs:
         try:
             number, result = pair
             del unfinished[number]
         except (TypeError, ValueError, KeyError) as error:
             raise PlanError(
-                f"imap of {executor!r} yielded {short_repr(pair)}; {contract} of each item once"
+                f"imap of {executor!r} yielded {short_repr(pair)}; {usage} of each item once"
             ) from error
         yield number, result
     unfinished.update(numbered)
@@ -274,7 +274,7 @@ def choose_executor(executor: Executor | None, n_workers: int | None) -> Executo
             f"the executor is {executor!r}; give one of mdio's: Serial(), Processes(N), "
             "DaskExecutor(client) or MPIExecutor(comm), or an Executor of your own"
         )
-    checked_count(executor.n_workers or 0, f"workers of {executor!r}")
+    check_count(executor.n_workers or 0, f"workers of {executor!r}")
     return executor
 
 
@@ -289,7 +289,7 @@ def pool_or_serial(executor: Executor | None, n_workers: int) -> Iterator[Execut
 
 
 REPLICAS_PER_WORKER = 2
-"""From this many replicas on, each is read by one worker; fewer are each cut for all workers."""
+"""With this many replicas or more, each is read by one worker; else each is cut for all workers."""
 
 
 def has_enough_replicas(executor: Executor, n_replicas: int, tops: Iterable[Any]) -> bool:
@@ -364,7 +364,7 @@ class Processes(Executor):
     shares_files = takes_at_once = True
 
     def __init__(self, n_workers: int | None = None) -> None:
-        self._n_workers = checked_count(n_workers, "worker processes")
+        self._n_workers = check_count(n_workers, "worker processes")
         self._pools: set[WorkerPool] = set()
 
     @property
@@ -391,10 +391,10 @@ class Processes(Executor):
 
         pool = WorkerPool(func)
         self._pools.add(pool)
-        source = enumerate(items)
+        numbered = enumerate(items)
         pending: dict[int, Item] = {}
         try:
-            for number, item in source:
+            for number, item in numbered:
                 pending[number] = item
                 pool.submit(number, item)
                 if pool.n_busy == self._n_workers:
@@ -406,11 +406,11 @@ class Processes(Executor):
                 if isinstance(outcome, Failure):
                     label = describe(item)
                     if outcome.cause is None:
-                        kind = WorkerDiedError if outcome.died else BlockError
-                        raise kind(f"{label} failed: {outcome.text}")
+                        error_type = WorkerDiedError if outcome.is_dead else BlockError
+                        raise error_type(f"{label} failed: {outcome.text}")
                     outcome.cause.add_note(f"In a worker process:\n{outcome.text}")
                     raise item_error(label, outcome.cause)
-                next_item = next(source, None)
+                next_item = next(numbered, None)
                 if next_item is not None:
                     pending[next_item[0]] = next_item[1]
                     pool.submit(*next_item, worker=worker)

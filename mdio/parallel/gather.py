@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 SMALL_NBYTES = 1 << 20
-"""For fewer bytes, ranks sleep while they wait; more bytes move only while ranks call MPI."""
-PART_NBYTES = 64
+"""Ranks sleep while they wait for fewer bytes; more move only while ranks call MPI."""
+PART_UNIT_NBYTES = 64
 """Ranks' parts of a window are multiples of this."""
 TAG = 3
 
@@ -94,7 +94,7 @@ class GlobalArray:
         self.share = max(1, math.ceil(n_rows / comm.size))
         self._row = RowType(row_shape, dtype)
         # MPICH 4.0.2 lets the parts of ranks on one node overlap unless all are multiples of 16.
-        nbytes = math.ceil(self._row.nbytes * self.share / PART_NBYTES) * PART_NBYTES
+        nbytes = math.ceil(self._row.nbytes * self.share / PART_UNIT_NBYTES) * PART_UNIT_NBYTES
         self._window = _mpi().Win.Allocate(nbytes, self._row.nbytes, comm=comm)
         self._window.Lock_all()
 
@@ -158,15 +158,15 @@ def gather_rows(
     began_s = time.perf_counter()
     rows = np.ascontiguousarray(rows)
     if mode == "one-sided":
-        return _one_sided(rows, comm, counts, began_s)
+        return _gather_one_sided(rows, comm, counts, began_s)
     row = RowType(rows.shape[1:], rows.dtype)
-    collect = _blocking if mode == "blocking" else _nonblocking
-    gathered = collect(rows, comm, counts, row)
+    gather = _gather_blocking if mode == "blocking" else _gather_nonblocking
+    gathered = gather(rows, comm, counts, row)
     row.free()
     return Gathered(gathered, time.perf_counter() - began_s)
 
 
-def _blocking(
+def _gather_blocking(
     rows: NDArray[Any], comm: MPI.Intracomm, counts: list[int], row: RowType
 ) -> NDArray[Any] | None:
     n_rows = sum(counts)
@@ -182,7 +182,7 @@ def _blocking(
     return gathered
 
 
-def _nonblocking(
+def _gather_nonblocking(
     rows: NDArray[Any], comm: MPI.Intracomm, counts: list[int], row: RowType
 ) -> NDArray[Any] | None:
     if comm.rank != ROOT:
@@ -202,7 +202,7 @@ def _nonblocking(
     return gathered
 
 
-def _one_sided(
+def _gather_one_sided(
     rows: NDArray[Any], comm: MPI.Intracomm, counts: list[int], began_s: float
 ) -> Gathered:
     gathered = None

@@ -1,11 +1,10 @@
 """Work on the ranks of an MPI program: every rank makes the same calls and does its share.
 
 Ranks do not ask each other for work: each knows its items, or takes them from a counter that the
-ranks of a node share (`mdio.parallel.ranks`); results go to rank 0 as they are made.
-Most of the code is about failure. An MPI program in which one rank raises and the others wait hangs
-until its time is up, so a rank that fails notifies all others, every rank leaves at its next item,
-and all raise the same error. If some rank takes too long at one item, the failing rank ends the
-program after printing its message.
+ranks of a node share (`mdio.parallel.ranks`); results go to rank 0 as they are made. Most of the
+code is about failure: an MPI program in which one rank raises and the others wait would hang. So a
+rank that fails notifies all others, every rank leaves at its next item, and all raise the same
+error. If a rank takes too long at one item, the failing rank prints its message and ends all ranks.
 """
 
 from __future__ import annotations
@@ -24,15 +23,15 @@ import numpy as np
 from mdio.core.errors import BlockError, PlanError
 from mdio.core.signals import LAUNCHER_READ_S, raise_received_signal
 from mdio.parallel.executors import Executor, item_error, with_prefetch
-from mdio.parallel.pool import picklable
+from mdio.parallel.pool import as_picklable
 from mdio.parallel.ranks import GRACE_S, SMALL_NBYTES, RankRun, WorkQueue, abort
 from mdio.parallel.sleeping import Backoff, allgather, bcast, duplicate
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-ENDING_S = 2.0
-"""How long a rank that is ended by a signal waits for the others."""
+SIGNAL_GRACE_S = 2.0
+"""How long a rank that a signal ends waits for the others."""
 
 
 class MPIExecutor(Executor):
@@ -73,9 +72,9 @@ class MPIExecutor(Executor):
         self.to_all = to_all
         """Whether all ranks get all results."""
         self._grace_s = grace_s
-        self._active: Iterator[Any] | None = None
+        self._active_results: Iterator[Any] | None = None
         self._queue: WorkQueue | None = None
-        self._entered = False
+        self._is_entered = False
         self._exit_error: BaseException | None = None
         """The error by which this rank leaves."""
         self._remote_error: BaseException | None = None
@@ -92,7 +91,7 @@ class MPIExecutor(Executor):
         return int(self._comm.rank)
 
     @property
-    def place(self) -> str:
+    def place_text(self) -> str:
         """`` (rank 2 on node7)``, for messages."""
         return f" (rank {self.rank} on {os.uname().nodename})"
 
@@ -130,7 +129,7 @@ class MPIExecutor(Executor):
                 outcome = (make(), None)
             except Exception as caught:
                 error = caught
-                outcome = (None, picklable(caught))
+                outcome = (None, as_picklable(caught))
         result, failure = bcast(self._comm, outcome)
         if failure is not None:
             raise error or failure
@@ -166,10 +165,10 @@ class MPIExecutor(Executor):
         """
         dynamic = dynamic and owner_works
         to_all = self.to_all if to_all is None else to_all
-        self._active = self._imap(
+        self._active_results = self._imap(
             func, items, describe, dynamic, own, owner_works=owner_works, to_all=to_all
         )
-        return self._active
+        return self._active_results
 
     def _share(
         self,
@@ -202,7 +201,7 @@ class MPIExecutor(Executor):
         to_all: bool,
     ) -> Iterator[tuple[int, Result]]:
         small_nbytes = SMALL_NBYTES if dynamic else 0
-        run = RankRun(self._comm, self._grace_s, small_nbytes, waits=not owner_works)
+        run = RankRun(self._comm, self._grace_s, small_nbytes, waits_for_receipt=not owner_works)
         results: list[tuple[int, Result]] = []
         try:
             share: Iterator[tuple[int, Item]]
@@ -244,16 +243,16 @@ class MPIExecutor(Executor):
         """Do this rank's share; yield all ranks' results on rank 0, nothing elsewhere."""
         is_root = self._comm.rank == 0
         for number, item in share:
-            if run.stopped():
+            if run.is_stopped():
                 return
             try:
                 raise_received_signal()
                 result = func(item)
             except Exception as cause:
-                run.fail(number, item_error(f"{describe(item)}{self.place}", cause))
+                run.fail(number, item_error(f"{describe(item)}{self.place_text}", cause))
                 return
             except BaseException as cause:
-                if is_root and self._entered:
+                if is_root and self._is_entered:
                     raise  # `__exit__` ends the others, after resumable work is reported
                 abort(self._comm, cause)
             if is_root:
@@ -262,7 +261,7 @@ class MPIExecutor(Executor):
             else:
                 run.send(number, result)
         backoff = Backoff()
-        while is_root and run.n_working > 0 and not run.stopped():
+        while is_root and run.n_working > 0 and not run.is_stopped():
             for number_and_result in run.received_results():
                 yield number_and_result
                 backoff = Backoff()
@@ -271,19 +270,19 @@ class MPIExecutor(Executor):
 
     def close(self) -> None:
         """End the work of an iterator that was left unfinished (all ranks)."""
-        active, self._active = self._active, None
-        if active is not None:
-            active.close()  # type: ignore[attr-defined]
+        results, self._active_results = self._active_results, None
+        if results is not None:
+            results.close()  # type: ignore[attr-defined]
 
     def __enter__(self) -> Self:
-        self._entered = True
+        self._is_entered = True
         return self
 
     def __exit__(self, *failure: Any) -> None:
         """Wait for the other ranks; if this one leaves by an error and they do not, end them."""
         self._exit_error = failure[1]
         if isinstance(self._exit_error, SystemExit | KeyboardInterrupt):  # little time may be left
-            self._grace_s = min(ENDING_S, self._grace_s)
+            self._grace_s = min(SIGNAL_GRACE_S, self._grace_s)
         self.close()
         deadline = time.monotonic() + self._grace_s
         if self._remote_error is not None:  # the failed rank reports first, else another

@@ -1,11 +1,10 @@
 """A pool of workers, each with its own pipe, and an array that they share.
 
 Forked workers write rows into memory that the parent maps: an anonymous file (Linux' memfd), which
-disappears with the last process that has it open, even if that is killed, and which, unlike
-/dev/shm, is not limited by the size that a container was given.
-Workers write to it (`os.pwrite`) rather than into a mapping: the rows are still in the
-CPU's cache, no page has to be zeroed and faulted in first, and a lack of memory is an error instead
-of a signal. The parent maps the whole array once, without copying.
+disappears with the last process that has it open, even a killed one, and which containers do not
+limit as they do /dev/shm. Workers write to it (`os.pwrite`), not into a mapping: the rows are
+still in the CPU's cache, no page has to be zeroed and faulted in first, and a lack of memory is an
+error instead of a signal. The parent maps the whole array once, without copying.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
 
 
-GRACE_S = 10.0
+MAX_EXIT_S = 10.0
 """How long an idle worker may take to close its files before it is killed."""
 
 
@@ -54,7 +53,7 @@ class Failure:
     """The worker's traceback, or how the worker died."""
     cause: BaseException | None = None
     """The exception; None if the worker died or the exception cannot be pickled."""
-    died: bool = False
+    is_dead: bool = False
 
 
 @dataclass(eq=False, slots=True)
@@ -106,7 +105,7 @@ def _receive(pipe: Connection[Any, Any]) -> Any:
     return pickle.loads(head, buffers=buffers)
 
 
-def picklable(error: BaseException | None) -> BaseException | None:
+def as_picklable(error: BaseException | None) -> BaseException | None:
     """Return `error`, or a BlockError with its text if it cannot be pickled."""
     try:
         pickle.loads(pickle.dumps(error))
@@ -116,7 +115,7 @@ def picklable(error: BaseException | None) -> BaseException | None:
 
 
 def _failure(error: BaseException) -> Failure:
-    if (portable := picklable(error)) is error:
+    if (portable := as_picklable(error)) is error:
         return Failure("".join(traceback.format_exception(error)), error)
     return Failure(str(portable))
 
@@ -221,7 +220,7 @@ class WorkerPool:
             return worker, number, _receive(worker.pipe)[1]
         except (EOFError, OSError):
             worker.process.join(5.0)
-            return worker, number, Failure(_death_text(worker.process.exitcode), died=True)
+            return worker, number, Failure(_death_text(worker.process.exitcode), is_dead=True)
 
     def close(self) -> None:
         """End all workers: idle ones close their files and exit, busy ones are killed."""
@@ -232,7 +231,7 @@ class WorkerPool:
                 worker.submit(None)
             worker.pipe.close()
         for worker in self._workers:
-            worker.process.join(GRACE_S)
+            worker.process.join(MAX_EXIT_S)
             if worker.process.is_alive():
                 worker.process.kill()
                 worker.process.join()
@@ -256,12 +255,12 @@ MAPPED_NBYTES = 64 << 20
 """The parent copies fewer bytes than these: a mapping keeps a file open as long as it exists, and
 the number of open files is limited."""
 
-HEAD_NBYTES = mmap.ALLOCATIONGRANULARITY
+HEADER_NBYTES = mmap.ALLOCATIONGRANULARITY
 """Bytes before the rows, for the pickled shape and dtype of a row. Rows begin at a page."""
 
 
 class SharedRows(Closable):
-    """An array whose first axis alone is known beforehand; the first rows written give the rest.
+    """An array of known length; the first rows written determine shape and dtype of its rows.
 
     The parent makes it before it forks. Workers `write` rows that it `accepts`, each different
     ones; when they are done, the parent gets the array from `read_all`.
@@ -270,7 +269,7 @@ class SharedRows(Closable):
     def __init__(self, n_rows: int) -> None:
         self._n_rows = n_rows
         self._descriptor = os.memfd_create("mdio-rows")
-        self._kind: tuple[tuple[int, ...], np.dtype[Any]] | None = None
+        self._row_type: tuple[tuple[int, ...], np.dtype[Any]] | None = None
         """Shape and dtype of a row, once this process knows them."""
 
     @staticmethod
@@ -286,38 +285,38 @@ class SharedRows(Closable):
         nbytes = self._n_rows * math.prod(row_shape) * dtype.itemsize
         if nbytes < SHARED_NBYTES or dtype.hasobject:
             return False
-        kind = (row_shape, dtype)
-        if self._kind is None:
-            self._kind = self._record_kind(kind, nbytes)
-        return self._kind == kind
+        row_type = (row_shape, dtype)
+        if self._row_type is None:
+            self._row_type = self._record_row_type(row_type, nbytes)
+        return self._row_type == row_type
 
-    def _record_kind(
-        self, kind: tuple[tuple[int, ...], np.dtype[Any]], nbytes: int
+    def _record_row_type(
+        self, row_type: tuple[tuple[int, ...], np.dtype[Any]], nbytes: int
     ) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
-        """Return the kind of rows that the first worker recorded; record `kind` if none has."""
+        """Return the kind of rows that the first worker recorded; record `row_type` if none has."""
         import fcntl
 
-        pickled = pickle.dumps(kind)
+        pickled = pickle.dumps(row_type)
         # The lock ends with its process: a killed worker leaves nothing locked.
         fcntl.lockf(self._descriptor, fcntl.LOCK_EX)
         try:
-            kind_before = self._recorded_kind()
-            if kind_before is not None:
-                return kind_before
-            if len(pickled) > HEAD_NBYTES:
+            recorded = self._recorded_row_type()
+            if recorded is not None:
+                return recorded
+            if len(pickled) > HEADER_NBYTES:
                 return None
             try:
-                os.ftruncate(self._descriptor, HEAD_NBYTES + nbytes)
+                os.ftruncate(self._descriptor, HEADER_NBYTES + nbytes)
                 os.pwrite(self._descriptor, pickled, 0)
             except OSError:  # beyond the limit of file sizes: rows are sent with results
                 os.ftruncate(self._descriptor, 0)
                 return None
-            return kind
+            return row_type
         finally:
             fcntl.lockf(self._descriptor, fcntl.LOCK_UN)
 
-    def _recorded_kind(self) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
-        head = os.pread(self._descriptor, HEAD_NBYTES, 0)
+    def _recorded_row_type(self) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
+        head = os.pread(self._descriptor, HEADER_NBYTES, 0)
         return pickle.loads(head) if head else None
 
     def write(self, start: int, rows: NDArray[Any]) -> None:
@@ -326,7 +325,7 @@ class SharedRows(Closable):
         Raises MemoryError: there is no room for them.
         """
         content = np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data
-        offset = HEAD_NBYTES + start * (content.nbytes // max(1, len(rows)))
+        offset = HEADER_NBYTES + start * (content.nbytes // max(1, len(rows)))
         try:
             while content:
                 written = os.pwrite(self._descriptor, content, offset)
@@ -341,26 +340,26 @@ class SharedRows(Closable):
 
         Raises ValueError: no worker has written to it.
         """
-        row_shape, dtype = self._row_kind()
+        row_shape, dtype = self._known_row_type()
         nbytes = self._n_rows * math.prod(row_shape) * dtype.itemsize
         if nbytes < MAPPED_NBYTES:
             return self.read(0, self._n_rows)
-        memory = mmap.mmap(self._descriptor, HEAD_NBYTES + nbytes, access=mmap.ACCESS_COPY)
-        rows = np.frombuffer(memory, np.uint8)[HEAD_NBYTES:].view(dtype)
+        memory = mmap.mmap(self._descriptor, HEADER_NBYTES + nbytes, access=mmap.ACCESS_COPY)
+        rows = np.frombuffer(memory, np.uint8)[HEADER_NBYTES:].view(dtype)
         return rows.reshape((self._n_rows, *row_shape))
 
-    def _row_kind(self) -> tuple[tuple[int, ...], np.dtype[Any]]:
-        kind = self._recorded_kind()
-        if kind is None:
+    def _known_row_type(self) -> tuple[tuple[int, ...], np.dtype[Any]]:
+        row_type = self._recorded_row_type()
+        if row_type is None:
             raise ValueError("no rows have been written")
-        return kind
+        return row_type
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Return a copy of some rows; raises ValueError if no worker has written to it."""
-        row_shape, dtype = self._row_kind()
+        row_shape, dtype = self._known_row_type()
         rows = uninitialised_array((stop - start, *row_shape), dtype)
         content = rows.reshape(-1).view(np.uint8).data
-        offset = HEAD_NBYTES + start * (content.nbytes // max(1, len(rows)))
+        offset = HEADER_NBYTES + start * (content.nbytes // max(1, len(rows)))
         while content:
             n_read = os.preadv(self._descriptor, [content], offset)
             content, offset = content[n_read:], offset + n_read

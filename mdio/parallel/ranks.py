@@ -25,7 +25,7 @@ from mdio.core.errors import BlockError, MdioError, error_text
 from mdio.core.files.locks import process_identity
 from mdio.core.signals import LAUNCHER_READ_S
 from mdio.parallel.gather import RowType
-from mdio.parallel.pool import picklable
+from mdio.parallel.pool import as_picklable
 from mdio.parallel.sleeping import Backoff, allgather, any_of, duplicate
 
 if TYPE_CHECKING:
@@ -46,17 +46,17 @@ class RankRun:
     """The state of one call of `MPIExecutor.imap` on one rank.
 
     `comm`, `grace_s`: those of `MPIExecutor`. `small_nbytes`: any number of results may be in
-    flight up to this many bytes. `waits`: whether a rank waits until rank 0 has received what it
+    flight up to this many bytes. `waits_for_receipt`: whether a rank waits until rank 0 has what it
     sends: large messages move only while their sender calls MPI, not while it works on an item.
     """
 
     def __init__(
-        self, comm: Any, grace_s: float, small_nbytes: int = 0, *, waits: bool = False
+        self, comm: Any, grace_s: float, small_nbytes: int = 0, *, waits_for_receipt: bool = False
     ) -> None:
         self.comm = comm
         self.grace_s = grace_s
         self.small_nbytes = small_nbytes
-        self.waits = waits
+        self.waits_for_receipt = waits_for_receipt
         self._in_flight: deque[Any] = deque()
         """Requests of messages that this rank has sent and that have not arrived yet."""
         self._sizes: deque[int] = deque()
@@ -72,7 +72,7 @@ class RankRun:
         self.sent_stop = False
         self._deadline = float("inf")
 
-    def stopped(self) -> bool:
+    def is_stopped(self) -> bool:
         """Return whether any rank has sent STOP."""
         return self.sent_stop or bool(self.comm.iprobe(tag=STOP))
 
@@ -104,7 +104,7 @@ class RankRun:
         )
         self._in_flight.append(self.comm.Issend([data, MPI.BYTE], dest=0, tag=RESULT))
         self._sizes.append(len(data))
-        if self.waits:
+        if self.waits_for_receipt:
             self.wait_until(lambda: self._n_in_flight() == 0)
 
     def _n_in_flight(self) -> int:
@@ -157,7 +157,7 @@ class RankRun:
         self.wait_until(lambda: self._n_in_flight() == 0)
         if not any_of(self.comm, self.error is not None or self.sent_stop, self.wait_until):
             return []
-        outcomes = allgather(self.comm, (self.number, self.sent_stop, *_portable(self.error)))
+        outcomes = allgather(self.comm, (self.number, self.sent_stop, *_sendable(self.error)))
         for rank, (_, sent_stop, *_) in enumerate(outcomes):
             if sent_stop and rank != self.comm.rank:
                 self.comm.recv(source=rank, tag=STOP)
@@ -195,10 +195,10 @@ def abort(comm: Any, error: BaseException) -> NoReturn:
     raise error  # not reached: Abort does not return
 
 
-def _portable(error: BaseException | None) -> tuple[BaseException | None, str]:
+def _sendable(error: BaseException | None) -> tuple[BaseException | None, str]:
     """Return an error as it is sent to other ranks, and its traceback, which is not pickled."""
     trace = traceback.format_exception(error) if isinstance(error, Exception) else ()
-    return picklable(error), "".join(trace)
+    return as_picklable(error), "".join(trace)
 
 
 def _traced(error: Any, trace: str, rank: int) -> Any:
@@ -234,12 +234,12 @@ class Agreement:
         deadline = time.monotonic() + GRACE_S
 
         def wait(ready: Callable[[], bool]) -> None:
-            on_timeout = None if error is None else partial(self._end, error, is_ours=True)
+            on_timeout = None if error is None else partial(self._end_program, error, is_own=True)
             Backoff().until(ready, deadline, on_timeout)
 
         if not any_of(self._comm, error is not None, wait):
             return
-        outcomes = allgather(self._comm, (number, must_end_program, *_portable(error)))
+        outcomes = allgather(self._comm, (number, must_end_program, *_sendable(error)))
         first_number, rank, first_error, trace = min(
             (
                 (number, rank, error, trace)
@@ -248,21 +248,21 @@ class Agreement:
             ),
             key=itemgetter(0, 1),
         )
-        is_ours = error is not None and number == first_number
+        is_own = error is not None and number == first_number
         if any(must_end for _, must_end, *_ in outcomes):
-            self._end(first_error, is_ours)
-        raise error if error is not None and is_ours else _traced(first_error, trace, rank)
+            self._end_program(first_error, is_own)
+        raise (error if error is not None and is_own else _traced(first_error, trace, rank))
 
     def close(self) -> None:
         """Free the communicator (collective)."""
         self._comm.Free()
 
-    def _end(self, error: BaseException, is_ours: bool) -> NoReturn:
+    def _end_program(self, error: BaseException, is_own: bool) -> NoReturn:
         """Remove unfinished files, print the error once, and end the whole program."""
         from mpi4py import MPI
 
         unfinished, advice = self._abort_cleanup()
-        reports = is_ours and not unfinished
+        reports = is_own and not unfinished
         for number, path in enumerate(unfinished):
             try:
                 path.unlink()
@@ -340,9 +340,9 @@ class WorkQueue:
         index, n_passed = self._ranks.index(self._rank), 0
         while (pair := next(islice(items_of_node, index - n_passed, None), None)) is not None:
             yield pair
-            n_passed, index = index + 1, len(self._ranks) + self._count(offset)
+            n_passed, index = index + 1, len(self._ranks) + self._take_count(offset)
 
-    def _count(self, offset: int) -> int:
+    def _take_count(self, offset: int) -> int:
         """Return the counter at a byte of the file, and increment it."""
         fcntl.flock(self._descriptor, fcntl.LOCK_EX)
         try:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 MAX_SLEEP_S = 0.002
 ROOT = 0
 """The rank that gives, or gathers, what concerns all."""
-HEAD_NBYTES, BODY_NBYTES = 8, 1016
+SIZE_NBYTES, BODY_NBYTES = 8, 1016
 """Bytes of the first message: of the object's size, and of the object itself if it fits. Each
 exchange waits for the last rank, so small objects travel together with their size."""
 
@@ -62,10 +62,10 @@ def bcast(comm: Any, value: Any) -> Any:
 
     is_root = comm.rank == ROOT
     data = MPI.pickle.dumps(value) if is_root else b""
-    slot = _slot(data)
+    slot = _first_message(data)
     Backoff().until(comm.Ibcast(slot, root=ROOT).Test)
     nbytes = _nbytes(slot)
-    message = slot[HEAD_NBYTES : HEAD_NBYTES + nbytes]
+    message = slot[SIZE_NBYTES : SIZE_NBYTES + nbytes]
     if nbytes > BODY_NBYTES:
         message = np.frombuffer(data, np.uint8) if is_root else np.empty(nbytes, np.uint8)
         Backoff().until(comm.Ibcast([message, MPI.BYTE], root=ROOT).Test)
@@ -77,11 +77,11 @@ def allgather(comm: Any, value: Any) -> list[Any]:
     from mpi4py import MPI
 
     data = MPI.pickle.dumps(value)
-    slots = np.empty((comm.size, HEAD_NBYTES + BODY_NBYTES), np.uint8)
-    Backoff().until(comm.Iallgather(_slot(data), slots).Test)
+    slots = np.empty((comm.size, SIZE_NBYTES + BODY_NBYTES), np.uint8)
+    Backoff().until(comm.Iallgather(_first_message(data), slots).Test)
     counts = [_nbytes(slot) for slot in slots]
     if max(counts) <= BODY_NBYTES:
-        parts = [slot[HEAD_NBYTES : HEAD_NBYTES + n] for slot, n in zip(slots, counts, strict=True)]
+        parts = [slot[SIZE_NBYTES : SIZE_NBYTES + n] for slot, n in zip(slots, counts, strict=True)]
     else:
         all_data = np.empty(sum(counts), np.uint8)
         Backoff().until(comm.Iallgatherv([data, MPI.BYTE], [all_data, counts, MPI.BYTE]).Test)
@@ -89,17 +89,17 @@ def allgather(comm: Any, value: Any) -> list[Any]:
     return [MPI.pickle.loads(part) for part in parts]
 
 
-def _slot(data: bytes) -> NDArray[np.uint8]:
+def _first_message(data: bytes) -> NDArray[np.uint8]:
     """Return the first message: the number of bytes, and the bytes themselves if they are few."""
-    slot = np.zeros(HEAD_NBYTES + BODY_NBYTES, np.uint8)
-    slot[:HEAD_NBYTES].view(np.int64)[0] = len(data)
+    slot = np.zeros(SIZE_NBYTES + BODY_NBYTES, np.uint8)
+    slot[:SIZE_NBYTES].view(np.int64)[0] = len(data)
     if len(data) <= BODY_NBYTES:
-        slot[HEAD_NBYTES : HEAD_NBYTES + len(data)] = np.frombuffer(data, np.uint8)
+        slot[SIZE_NBYTES : SIZE_NBYTES + len(data)] = np.frombuffer(data, np.uint8)
     return slot
 
 
 def _nbytes(slot: NDArray[np.uint8]) -> int:
-    return int(slot[:HEAD_NBYTES].view(np.int64)[0])
+    return int(slot[:SIZE_NBYTES].view(np.int64)[0])
 
 
 def any_of(comm: Any, is_true: bool, wait: Wait | None = None) -> bool:

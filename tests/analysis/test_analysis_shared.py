@@ -258,7 +258,7 @@ def test_nothing_is_left_of_a_parent_that_is_killed(path, carried):
 
 def test_where_files_may_not_be_large(path, carried):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (pool.HEAD_NBYTES + 100, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (pool.HEADER_NBYTES + 100, hard))
     try:
         check_equal(path, whole, 2)
     finally:

@@ -45,7 +45,7 @@ import os, sys, weakref
 from mdio.converters.strategies.conversion import Conversion
 
 number, last = int(sys.argv[1]), sys.argv[2] == "last"
-name = "_record" if not last else "_check"
+name = "_record" if not last else "_check_output"
 former = getattr(Conversion, name)
 
 class Held:

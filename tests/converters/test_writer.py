@@ -83,12 +83,12 @@ def test_shards_are_read_while_it_writes(tmp_path, target):
         writer.write_block(frames_of(0, 1))
         size = shard_frames_of(writer)
         writer.write_block(frames_of(1, 2 * size + 3), time=np.arange(1, 2 * size + 3))
-        writer._wait()
+        writer._wait_for_storing()
         assert_frames(out, 2 * size)
         with mdio.open(out) as reader:
             old = reader.read(0, 1).positions
             writer.write_block(frames_of(2 * size + 3, 3 * size))
-            writer._wait()
+            writer._wait_for_storing()
             assert_array_equal(old, frames_of(0, 1))
         writer.write_block(frames_of(3 * size, 3 * size + 2))
     assert_frames(out, 3 * size + 2)
@@ -356,7 +356,7 @@ def test_an_error_in_the_background_comes_with_the_next_frame(tmp_path):
     folder.mkdir()
     writer = mdio.Writer(folder / "a.zarr", every_s=0)
     writer.write_block(frames_of(0, 1))
-    writer._wait()
+    writer._wait_for_storing()
     shutil.rmtree(folder)
     writer.write_block(frames_of(1, 2), time=1)
     deadline = time.monotonic() + 30

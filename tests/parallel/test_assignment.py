@@ -10,7 +10,7 @@ from mdio.parallel.assignment import (
     MAX_BLOCKS,
     assign,
     assign_words,
-    preferred,
+    preferred_node,
     unit_keys,
     words_in_block,
 )
@@ -90,15 +90,16 @@ def test_the_share_of_a_lost_node_spreads_over_all_others():
 
 def test_rendezvous_hashing():
     keys = unit_keys("/a/md.xtc", np.arange(20_000))
-    before = preferred(keys, names_of(10))
-    after = preferred(keys, names_of(9))
+    before = preferred_node(keys, names_of(10))
+    after = preferred_node(keys, names_of(9))
     assert (after[before != 9] == before[before != 9]).all()
     counts = np.bincount(before, minlength=10)
     assert (abs(counts - 2000) < 300).all()
-    shuffled = preferred(keys, names_of(10)[::-1])
+    shuffled = preferred_node(keys, names_of(10)[::-1])
     assert (9 - shuffled == before).all()
     small = [
-        preferred(unit_keys(f"/a/{n}.xtc", np.zeros(1, int)), names_of(4))[0] for n in range(99)
+        preferred_node(unit_keys(f"/a/{n}.xtc", np.zeros(1, int)), names_of(4))[0]
+        for n in range(99)
     ]
     assert len(set(small)) == 4
 

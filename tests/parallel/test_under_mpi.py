@@ -123,7 +123,7 @@ def test_all_ranks_leave_with_the_code_of_the_one_that_knows(launcher):
     code = (
         "import sys; from mpi4py import MPI; from mdio.cli import main as m\n"
         "import mdio.cli.main as ending\n"
-        f"if {launcher == 'other'}: ending._hydra = lambda MPI: None\n"
+        f"if {launcher == 'other'}: ending._hydra_descriptor = lambda MPI: None\n"
         "m._run = lambda _: 3 * (MPI.COMM_WORLD.rank == 0)\n"
         "try: m.main()\n"
         "except SystemExit as end: sys.stdout.write(str(end.code))\n"

@@ -49,7 +49,7 @@ def stop(how: str, after: int, flush_s: float = 0.01) -> None:
             os.kill(os.getpid(), SIGNALS[how])
 
     if how == "long":
-        Conversion._worker = lambda self, writer: LongTask(self.view, writer, after)
+        Conversion._create_worker = lambda self, writer: LongTask(self.view, writer, after)
     elif how != "never":
         journal.Journal.add = counted
 

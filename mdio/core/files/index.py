@@ -2,9 +2,8 @@
 
 Formats with frames of unequal size (XTC, TRR) are scanned once. The index lies beside the file as
 ``.NAME.mdio-index``, or in a cache folder if that cannot be written. There are no locks: every
-process that finds no valid index scans the file itself and stores the result by a rename, which is
-atomic; since all processes find the same, it does not matter which is last. If storing fails (full
-disk, read-only folder, no home), reading continues without.
+process that finds no valid index scans the file and stores the result by a rename, which is atomic;
+all find the same. If storing fails (full disk, read-only folder, no home), reading goes on without.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Journals of the stored pieces of an output, from which another run can continue.
 
-It lies beside the temporary, as ``.NAME.mdio-HOST-PID-TOKEN.journal``. Its first record describes
-the conversion; each other one describes a stored piece of the output. A record has its length and
-its own crc32c: one that was still being written when the process ended is dropped.
+They lie beside temporaries, as ``.NAME.mdio-HOST-PID-TOKEN.journal``. The first record describes
+the conversion, each other one a stored piece of the output. A record has its length and its own
+crc32c: one that was still being written when the process ended is dropped.
 
 A record is written as soon as a piece is stored, so that a process that is killed loses little.
 Pieces are flushed to the disk from time to time, after which a mark says which records are safe;

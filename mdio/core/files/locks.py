@@ -10,11 +10,10 @@ host names and process numbers.
 Anyone who may write into the folder can create such names. So only files of this user (or root)
 count, and a plan is ignored if it names anything except the output and what belongs to it.
 
-A run reads an output, works for a while, and replaces it. Another run may have replaced it
-meanwhile, and its output must not get lost: so the run compares the state that it read with the
-present one, and replaces the output, under an exclusive lock. Locks of the system (flock) do not
-work on every network; creating a link that must not exist does, on NFS too. The lock file names its
-process, so that it can be removed if that has died.
+Another run may replace an output between a run's reading and replacing it, and must not be undone:
+so a run compares the state that it read with the present one, and replaces the output, under an
+exclusive lock. Locks of the system (flock) do not work on every network; creating a link that must
+not exist does, on NFS too. The lock file names its process, so that a dead one's can be removed.
 """
 
 from __future__ import annotations

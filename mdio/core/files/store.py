@@ -1,8 +1,7 @@
 """Storage of files and objects: a disk, or a store of objects, and its operations.
 
-`store_at` returns the storage of a path. Both kinds have the same methods and attributes: how bytes
-are opened, listed, linked and prefetched, and what is possible there. So no other code needs to
-know which kind it is.
+`store_at` returns the storage of a path. Both kinds have the same methods (open, list, link,
+prefetch) and attributes (what is possible there), so no other code needs to know which kind it is.
 """
 
 from __future__ import annotations

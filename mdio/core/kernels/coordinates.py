@@ -159,19 +159,19 @@ def within(
 
 
 def cut_frames(
-    positions: Float32s, boxes: Float32s, pairs: Int64s, near: float
+    positions: Float32s, boxes: Float32s, atoms: Int64s, limit: float
 ) -> NDArray[np.bool_]:
     """Return in which frames the box cuts molecules, (F,) bool.
 
-    `pairs`, (n,) int64: atoms of which the next one is a neighbour, no further away than `near` in
+    `atoms`, (n,) int64: atoms of which the next one is a neighbour, no further away than `limit` in
     a molecule that is whole. A frame is cut if one of them is further away, but no further over the
     sides of the box. Coordinates that are not a number do not count.
     """
     n_frames, n_atoms = checks.native_rows(positions, "positions").shape[:2]
     out = np.zeros(n_frames, bool)
-    if n_atoms > 1 and len(pairs):
-        checks.indices(pairs, n_atoms - 1)
-        backend.module.cut_frames(positions, _vectors(boxes, n_frames), pairs, near, out)
+    if n_atoms > 1 and len(atoms):
+        checks.indices(atoms, n_atoms - 1)
+        backend.module.cut_frames(positions, _vectors(boxes, n_frames), atoms, limit, out)
     return out
 
 

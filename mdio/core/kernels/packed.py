@@ -37,7 +37,7 @@ from mdio.core.kernels import backend, checks
 from mdio.core.kernels.checks import Float32s, Folded, Int32s, Int64s
 
 Bytes = NDArray[np.uint8]
-FRAMES = (None, None, 3)
+FRAMES_SHAPE = (None, None, 3)
 """The shape (F, A, 3)."""
 
 
@@ -77,7 +77,7 @@ def dequantise(
     of xdrfile and MDAnalysis: ``float32(integer) * (float32(1) / float32(precision)) *
     float32(10)``, each product rounded. Frames before `first` are summed but not written.
     """
-    shape = checks.array(deltas, "deltas", np.int32, FRAMES).shape
+    shape = checks.array(deltas, "deltas", np.int32, FRAMES_SHAPE).shape
     out, atoms, last = checks.read_arguments(shape, out, atoms, first, last)
     if out.size:
         scale = checks.step_size(scale, "scale")
@@ -101,7 +101,7 @@ def unfold(folded: Folded, out: Int32s) -> None:
     backend.module.unfold(folded, out)
 
 
-GROUP = 32
+GROUP_SIZE = 32
 """Numbers that have one width."""
 PADDING_NBYTES = 16
 """Bytes of zeros behind the groups."""
@@ -109,10 +109,10 @@ PADDING_NBYTES = 16
 
 def packed_limit(n_rows: int, n_numbers: int) -> int:
     """Return the most bytes that rows of `n_numbers` integers can take."""
-    return n_rows * (-(-n_numbers // GROUP) + _plain_nbytes(n_numbers)) + PADDING_NBYTES
+    return n_rows * (-(-n_numbers // GROUP_SIZE) + _unpacked_nbytes(n_numbers)) + PADDING_NBYTES
 
 
-def _plain_nbytes(n_numbers: int) -> int:
+def _unpacked_nbytes(n_numbers: int) -> int:
     """Return the bytes of unpacked integers, rounded up to a multiple of 8."""
     return 4 * 8 * -(-n_numbers // 8)
 
@@ -130,12 +130,12 @@ def pack(integers: Int32s, out: Bytes) -> Bytes | None:
     if checks.array(out, "out", np.uint8, (None,), is_output=True).size < max_nbytes:
         raise ValueError(f"out has {out.size} bytes; it must have {max_nbytes}")
     nbytes = int(backend.module.pack(integers, out))
-    return out[:nbytes] if nbytes - PADDING_NBYTES <= n_rows * _plain_nbytes(n_numbers) else None
+    return out[:nbytes] if nbytes - PADDING_NBYTES <= n_rows * _unpacked_nbytes(n_numbers) else None
 
 
 def difference_first(deltas: Int32s) -> None:
     """Turn the first frame, in place, into differences of each atom to the one before."""
-    checks.array(deltas, "deltas", np.int32, FRAMES)
+    checks.array(deltas, "deltas", np.int32, FRAMES_SHAPE)
     deltas[0, 1:] -= deltas[0, :-1].copy()
 
 
@@ -168,7 +168,7 @@ def sum_packed(
 def encode_rigid(
     positions: Float32s, scale: float, key_every: int = 0, least: int = 0, *, xtc: bool
 ) -> tuple[bytes, Bytes] | None:
-    """Encode integers by what stays the same: lengths, triangles, bonds that turn slowly.
+    """Encode integers by what changes little: lengths, triangles, bonds that turn slowly.
 
     ``docs/rigid.md`` has the format. `positions` become integers as by `quantise`. `key_every`:
     interval of frames that need none before them, up to 255. `least`: number of atoms, up to 4,096,
@@ -215,7 +215,7 @@ def choose_neighbours(deltas: Int32s) -> Bytes | None:
     frames are likely to be smaller. Both are estimated from two frames, as the bits of the sums
     over x, y, z.
     """
-    checks.array(deltas, "deltas", np.int32, FRAMES)
+    checks.array(deltas, "deltas", np.int32, FRAMES_SHAPE)
     if not deltas.size:
         return None
     neighbours: Bytes | None = backend.module.choose_neighbours(deltas)
@@ -224,7 +224,7 @@ def choose_neighbours(deltas: Int32s) -> Bytes | None:
 
 def difference_neighbours(deltas: Int32s, neighbours: Bytes) -> None:
     """Turn differences along the frames into those along the atoms, sorted, in place."""
-    checks.array(deltas, "deltas", np.int32, FRAMES, is_output=True)
+    checks.array(deltas, "deltas", np.int32, FRAMES_SHAPE, is_output=True)
     checks.array(neighbours, "neighbours", np.uint8, deltas.shape[1:2])
     backend.module.difference_neighbours(deltas, neighbours)
 
@@ -243,7 +243,7 @@ def sum_neighbours(
     `differences`: any frames of what `difference_neighbours` made. `neighbours`: any bytes give
     some numbers.
     """
-    checks.array(differences, "differences", np.int32, FRAMES)
+    checks.array(differences, "differences", np.int32, FRAMES_SHAPE)
     checks.array(neighbours, "neighbours", np.uint8, differences.shape[1:2])
     atoms, n_out = checks.indices(atoms, differences.shape[1])
     out = checks.output(out, differences.shape[0], n_out)

@@ -90,7 +90,9 @@ def test_of_a_source_that_was_touched_it_is_an_error(source, tmp_path, monkeypat
     out = tmp_path / "a.zarr"
     with monkeypatch.context() as patch:
         if not is_whole:
-            patch.setattr(Conversion, "_check", lambda *_: (_ for _ in ()).throw(MemoryError))
+            patch.setattr(
+                Conversion, "_check_output", lambda *_: (_ for _ in ()).throw(MemoryError)
+            )
         with suppress(MemoryError):
             mdio.convert(source, out)
     assert out.exists() == is_whole

@@ -199,7 +199,7 @@ def test_guessed_masses_are_told_once(tmp_path, adk, suffix, workers):
 
 
 def test_many_files_are_told_with_the_layout_that_has_fewer(tmp_path, adk, monkeypatch):
-    monkeypatch.setattr("mdio.converters.ensemble.MANY_FILES", 60)
+    monkeypatch.setattr("mdio.converters.ensemble.MAX_FILES_WITHOUT_NOTE", 60)
     for name, n_files in (("all.zarr", 73), ("all.h5md", 3)):
         sources = dict.fromkeys(("a", "b"), adk["xtc"])
         results = mdio.convert_ensemble(sources, tmp_path / name, top=PSF, stop=3)

@@ -104,7 +104,7 @@ def check_very_many_units():
         for n_units in (11, 64, 5003):
             held = np.random.default_rng(RANK).random(n_units) < 0.4
             bits = np.packbits(held, bitorder="little")
-            mine = assignment.share_together(bits.copy(), n_units, f"n{RANK}", 1, COMM)
+            mine = assignment.assign_together(bits.copy(), n_units, f"n{RANK}", 1, COMM)
             assert mine.shape == bits.shape
             every = np.unpackbits(np.stack(allgather(COMM, mine)), axis=1, bitorder="little")
             assert (every.sum(axis=0) == (np.arange(every.shape[1]) < n_units)).all()

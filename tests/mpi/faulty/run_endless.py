@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from mdio.cli import main as ending
 from mdio.cli import main as program
 
-ending._hydra = lambda MPI: None  # as under another launcher
+ending._hydra_descriptor = lambda MPI: None  # as under another launcher
 ending.MAX_FINALIZE_S = 1.0
 hangs = ctypes.CDLL(None).sleep  # without the interpreter's lock, as MPI's own function
 library = ctypes.CDLL

@@ -96,7 +96,7 @@ def test_frames_that_cannot_be_read_any_more_are_not_left_out(adk, tmp_path, mon
 
 def test_frames_on_a_mount_that_is_lost_are_not_called_lost(adk, tmp_path, monkeypatch):
     """The mount goes after one piece was seen to be damaged, before its frames are looked for."""
-    out, look, preadv = tmp_path / "a.zarr", repairing._check, os.preadv
+    out, look, preadv = tmp_path / "a.zarr", repairing._check_units, os.preadv
     mdio.convert(adk["xtc"], out, storage=mdio.Storage(chunk_frames=10))
     shard = max(out.rglob("c.*"), key=lambda path: path.stat().st_size)
     shard.write_bytes(shard.read_bytes()[:1000])
@@ -112,6 +112,6 @@ def test_frames_on_a_mount_that_is_lost_are_not_called_lost(adk, tmp_path, monke
         return result
 
     assert mdio.repair(out).lost_frames
-    monkeypatch.setattr(repairing, "_check", look_and_lose)
+    monkeypatch.setattr(repairing, "_check_units", look_and_lose)
     with pytest.raises(MdioError, match="Transport endpoint is not connected"):
         mdio.repair(out)
