@@ -62,8 +62,10 @@ class Selection(FrameChoice):
     2
     """
 
-    select: selection.Selection | None = option("keep these atoms only", "--select SEL", named=True)
-    groups: Mapping[str, selection.Selection] = option(
+    select: selection.AtomSelection | None = option(
+        "keep these atoms only", "--select SEL", named=True
+    )
+    groups: Mapping[str, selection.AtomSelection] = option(
         "store these atoms a second time, on their own, for analyses that need no others (zarr, "
         "h5md)",
         "--group NAME=SEL",

@@ -283,7 +283,7 @@ class Verifier:
             """Names of units whose damage was found by opening."""
             for stretch in layout.unreadable_stretches:
                 result.add_problem(f"{stretch}; {DAMAGE_ADVICE}")
-                self.damaged_units.add_problem(frames_text(stretch.frame, stretch.frame + 1))
+                self.damaged_units.add(frames_text(stretch.frame, stretch.frame + 1))
             # Groups are units of mdio's outputs; in foreign files each is checked by itself.
             for group in layout.info.groups if layout.manifest is None else ():
                 try:
