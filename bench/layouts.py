@@ -31,7 +31,7 @@ from mdio.cli.workers import all_ranks
 from mdio.core.blocks import aligned_blocks, sub_blocks
 from mdio.core.errors import PlanError
 from mdio.core.files.page_cache import drop_cache
-from mdio.core.words import aligned
+from mdio.core.words import align_columns
 from mdio.layouts.base import Layout
 from mdio.layouts.registry import layout_class, open_layout, writer_class
 from mdio.parallel.executors import Executor, Processes, Serial
@@ -401,7 +401,7 @@ def _read(args: argparse.Namespace) -> int:
 
 def _print(rows: list[dict[str, object]]) -> None:
     cells = table_rows(rows)
-    print(*aligned(cells, len(cells[0])), sep="\n")
+    print(*align_columns(cells, len(cells[0])), sep="\n")
     if any(not row["cache_dropped"] and row["read_cold_s"] for row in rows):
         print("* the system's cache could not be dropped, or nobody can tell")
 

@@ -79,13 +79,13 @@ class Comparison:
         self.source = source
         old_source = old.manifest["source"]
         files = [record.get("path", "") for record in old_source.get("files", [old_source])]
-        self.is_exact = source.path.suffix in {Path(file).suffix for file in files}
+        self.has_same_format = source.path.suffix in {Path(file).suffix for file in files}
         """Whether both come from files of one format, which rounds in one way."""
         bounds = [
             (layout.manifest or {}).get("error_bound_angstrom", 0.0) for layout in (old, source)
         ]
         self.tolerances = {
-            "positions": sum(bounds) + (0.0 if self.is_exact else MAX_ROUNDING_ANGSTROM)
+            "positions": sum(bounds) + (0.0 if self.has_same_format else MAX_ROUNDING_ANGSTROM)
         }
         """By how much each field may differ."""
         for name, step in old.info.field_precisions.items():
@@ -131,7 +131,7 @@ class Comparison:
     def _blocks_equal(self, old: FrameBlock, new: FrameBlock) -> bool:
         for name in ("velocities", "forces"):
             old_vectors, new_vectors = getattr(old, name), getattr(new, name)
-            unknown = new_vectors is None or old_vectors is None or not self.is_exact
+            unknown = new_vectors is None or old_vectors is None or not self.has_same_format
             if unknown or np.isnan(old_vectors).all() or np.isnan(new_vectors).all():
                 setattr(old, name, None)
         rounded = ("positions", "velocities", "forces")
@@ -629,7 +629,7 @@ class _AppendPlanner:
         """Return the new ``source`` of the manifest, and the frames that the output has of it."""
         pairs = zip(timeline.members, timeline.frames_of_members, strict=True)
         for member, frames in islice(pairs, 1, None):
-            if (frames < 0).any() or not Comparison(self.old, member).is_exact:
+            if (frames < 0).any() or not Comparison(self.old, member).has_same_format:
                 continue
             path, old_source = sources[member], self.manifest["source"]
             has_grown = "files" not in old_source and is_unchanged_source(path, old_source)

@@ -22,7 +22,7 @@ from mdio.layouts.views.view import clip_runs
 from mdio.layouts.writer import EncodedChunk, LayoutWriter, PieceRecord
 
 
-class CopiedBytes(Conversion):
+class CopyConversion(Conversion):
     """A planned copy of the bytes of frames.
 
     Not for DCD files with fixed atoms, NetCDF-4 files or those without times, several DCD or NetCDF
@@ -32,7 +32,7 @@ class CopiedBytes(Conversion):
     copies = True
 
     @classmethod
-    def planned(cls, job: Job, copier_address: str) -> Self | None:
+    def from_job(cls, job: Job, copier_address: str) -> Self | None:
         """Plan a copy by a writer class; None where frames cannot be copied, or not as a whole."""
         choice, options = job.choice, job.options
         is_selection = choice.atoms is not None or choice.groups or job.transformed
@@ -128,13 +128,13 @@ def _cut_frames(tables: Sequence[FrameTable], first: int, stop: int) -> Iterator
         n_before += table.n_frames
 
 
-class References(Conversion):
+class ReferenceConversion(Conversion):
     """A planned output of references to positions in other files."""
 
     copies = True
 
     @classmethod
-    def planned(cls, job: Job) -> Self:
+    def from_job(cls, job: Job) -> Self:
         """Plan references, with tables of where positions lie; raises SourceError, PlanError."""
         if job.choice.atoms is not None or job.transformed:
             raise PlanError(
@@ -215,13 +215,13 @@ def check_options(options: ConversionOptions, layout: str, out: Path) -> None:
 
 
 def choose(job: Job) -> Conversion:
-    """Return the planned conversion; raises what the `planned` of its strategy raises."""
+    """Return the planned conversion; raises what the `from_job` of its strategy raises."""
     facts, mpio = job.writer.facts, job.options.running.mpio
     if facts.refers_to_source:
-        return References.planned(job)
-    copy = None if facts.copier is None else CopiedBytes.planned(job, facts.copier)
+        return ReferenceConversion.from_job(job)
+    copy = None if facts.copier is None else CopyConversion.from_job(job, facts.copier)
     if copy is not None:
         return copy
     if mpio is not None and facts.through_mpi is not None:
-        return MPIOConversion.planned(job, mpio, facts.through_mpi)
+        return MPIOConversion.from_job(job, mpio, facts.through_mpi)
     return Conversion(job, job.plan)

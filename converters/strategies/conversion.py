@@ -1,7 +1,7 @@
 """A planned conversion, of any strategy: publish, create, write every piece, finish.
 
 The class here makes outputs of decoded frames. Other strategies are subclasses: each plans its jobs
-(`planned`), and overrides what it does differently.
+(`from_job`), and overrides what it does differently.
 """
 
 from __future__ import annotations

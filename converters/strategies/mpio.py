@@ -35,7 +35,7 @@ class MPIOConversion(Conversion):
     """
 
     @classmethod
-    def planned(cls, job: Job, mode: str, writer_address: str) -> Self:
+    def from_job(cls, job: Job, mode: str, writer_address: str) -> Self:
         """Plan for the writer at `writer_address`; `mode` is independent or collective."""
         from mdio.layouts.h5md.mpio import require_parallel_hdf5
 

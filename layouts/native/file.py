@@ -179,7 +179,7 @@ class PositionalFile(OpenFile):
 
     def _whole_pieces(self, begin: int, end: int) -> tuple[int, int]:
         """Return a byte range, widened to the pieces that have checksums."""
-        return (begin, end) if self.sums is None else self.sums.around(begin, end)
+        return (begin, end) if self.sums is None else self.sums.piece_bounds(begin, end)
 
     def _fill_checked(self, begin: int, data: memoryview) -> None:
         self.fill(begin, data)

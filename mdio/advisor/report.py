@@ -9,7 +9,7 @@ from mdio.advisor.recommend import Decision, Option
 from mdio.analysis.plots import bars, over_ranks
 from mdio.analysis.report import check_report, save_page
 from mdio.core.pages import commands, paragraph, picture, section, table
-from mdio.core.words import aligned, duration, plural
+from mdio.core.words import align_columns, duration, plural
 
 
 def save_advice(decision: Decision, path: str | PathLike[str]) -> None:
@@ -247,7 +247,7 @@ def text_lines(decision: Decision) -> list[str]:
         headline(decision),
         gain_sentence(decision),
         "",
-        *aligned(rows, 2),
+        *align_columns(rows, 2),
         "",
         break_even_sentence(decision),
     ]

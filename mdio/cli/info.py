@@ -38,7 +38,7 @@ from mdio.layouts.views.view import read_times
 FIELD_FLAGS = ("has_velocities", "has_forces", "has_box")
 N_PROBED_FRAMES = 100
 """Frames that are read to find the interval of fields that some frames lack."""
-TIMES = ("time_first_ps", "time_last_ps", "dt_ps")
+TIME_KEYS = ("time_first_ps", "time_last_ps", "dt_ps")
 
 
 def setup(parser: argparse.ArgumentParser) -> None:
@@ -103,7 +103,7 @@ def _notes_on_time_order(layout: Layout) -> tuple[str, ...]:
 
 
 def _times_text(summary: dict[str, Any]) -> str:
-    n_frames, first, last, dt = (summary[key] for key in ("n_frames", *TIMES))
+    n_frames, first, last, dt = (summary[key] for key in ("n_frames", *TIME_KEYS))
     text = times_text(n_frames, first, last, dt)
     is_uneven = n_frames > 1 and first != last and not are_times_even(n_frames, first, last, dt)
     return f"{text} (first and last frame), not evenly spaced" if is_uneven else text
@@ -149,7 +149,7 @@ def _first_frame_values(layout: Layout) -> dict[str, Any]:
 
 def _summarise_file(path: str, args: argparse.Namespace) -> dict[str, Any]:
     """Return facts of one of several files."""
-    names = ("path", "n_frames", "n_atoms", *TIMES, *FIELD_FLAGS, "sparse")
+    names = ("path", "n_frames", "n_atoms", *TIME_KEYS, *FIELD_FLAGS, "sparse")
     with open_with_topology([path], args.top, **source_options(args)) as layout:
         return {name: getattr(layout.info, name) for name in names} | _first_frame_values(layout)
 

@@ -102,7 +102,7 @@ def _hint_at_commands(option: str) -> str:
     commands = [
         name
         for name in COMMANDS
-        if option in _command_parser(_new_parser(name, only=True), name)._option_string_actions
+        if option in _command_parser(_parser(name, only=True), name)._option_string_actions
     ]
     return f" (it is an option of mdio {list_text(commands)})" if commands else ""
 
@@ -314,9 +314,7 @@ ALL_COMMANDS = "*"
 """Stands for all commands."""
 
 
-def _new_parser(
-    command: str | None, *, only: bool = False, show_all: bool = False
-) -> FriendlyParser:
+def _parser(command: str | None, *, only: bool = False, show_all: bool = False) -> FriendlyParser:
     """Return the parser with the options of `command`; `only` that one, which saves time."""
     parser = FriendlyParser(
         prog="mdio",
@@ -344,7 +342,7 @@ def _new_parser(
 
 def command_help(name: str) -> str:
     """Return the output of ``mdio NAME --help-all``."""
-    return _command_parser(_new_parser(name, show_all=True), name).format_help()
+    return _command_parser(_parser(name, show_all=True), name).format_help()
 
 
 def _command_parser(parser: FriendlyParser, name: str) -> FriendlyParser:
@@ -410,7 +408,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if "_ARGCOMPLETE" in os.environ:
         import argcomplete
 
-        argcomplete.autocomplete(_new_parser(ALL_COMMANDS, show_all=True))
+        argcomplete.autocomplete(_parser(ALL_COMMANDS, show_all=True))
     if argv is not None:
         return _run(list(argv))
     warnings.formatwarning = _format_warning  # type: ignore[assignment]
@@ -454,7 +452,7 @@ def _run(words: list[str]) -> int:
     with one_parser_message(words, compares_words=compares_words):
         try:
             only, show_all = words[0] == command in COMMANDS, "--help-all" in words
-            parser = _new_parser(command, only=only, show_all=show_all)
+            parser = _parser(command, only=only, show_all=show_all)
         except MissingExtensionError as error:
             print(f"mdio: {error}", file=sys.stderr)
             return 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from mdio.core.units import FIELD_UNITS
-from mdio.core.words import aligned, human_nbytes, plural
+from mdio.core.words import align_columns, human_nbytes, plural
 from mdio.layouts.plan import LayoutPlan
 
 
@@ -105,8 +105,8 @@ def plan_table(plan: LayoutPlan, n_existing: int = 0) -> str:
     if n_existing < plan.n_frames:
         plan = plan.after(n_existing)
         rows = _overview(plan, n_existing).items()
-        lines = aligned([(name, value) for name, value in rows if value], 2)
+        lines = align_columns([(name, value) for name, value in rows if value], 2)
         if plan.arrays:
-            lines += ["", *aligned(_arrays(plan), 2)]
+            lines += ["", *align_columns(_arrays(plan), 2)]
     lines += [f"note: {note}" for note in plan.notes]
     return "\n".join(lines)

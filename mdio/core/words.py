@@ -59,7 +59,7 @@ def plural(number: int, noun: str) -> str:
     return f"{number:,} {noun}"
 
 
-def aligned(rows: Sequence[Sequence[str]], n_left: int) -> list[str]:
+def align_columns(rows: Sequence[Sequence[str]], n_left: int) -> list[str]:
     """Return rows of cells as lines with aligned columns, the first `n_left` flush left."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []

@@ -39,7 +39,7 @@ HEAVY += ("numpy.ma",)  # np.unique imports it: a tenth of the time of imports
     "code",
     [
         "import mdio",
-        "import mdio.cli.main as m; m._new_parser(None)",
+        "import mdio.cli.main as m; m._parser(None)",
         "import mdio.cli.info",
         "import mdio; mdio.open",
         "import mdio; mdio.convert",

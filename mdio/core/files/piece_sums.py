@@ -160,7 +160,7 @@ class PieceSums:
         first, end = np.searchsorted(self.edges, self.offsets[[start, stop]])
         return self.crcs[first:end]
 
-    def around(self, begin: int, end: int) -> tuple[int, int]:
+    def piece_bounds(self, begin: int, end: int) -> tuple[int, int]:
         """Return the bounds of the pieces that contain bytes ``begin:end`` of the file."""
         first = bisect_right(self._edge_list, begin) - 1
         last = bisect_left(self._edge_list, end)

@@ -304,9 +304,7 @@ def publish(
                     adopt_unfinished(publication, target_path, identity, continues=continues)
                 yield temporary
                 raise_received_signal()
-                new_paths = [
-                    path for path in companion_paths if os.path.lexists(publication.name(path))
-                ]
+                new_paths = [p for p in companion_paths if os.path.lexists(publication.name(p))]
                 if upload is None:  # else these files are removed once they are sent
                     for path in (*new_paths, target_path):
                         flush_tree(publication.name(path))

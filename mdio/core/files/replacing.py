@@ -371,11 +371,8 @@ def adopt_unfinished(
             for unfinished in unfinished_in(leftover):
                 unfinished.check_continues(target, continues=continues)
                 unfinished.check_identity(target, identity)
-                for name in leftover.temporaries:
-                    rename(
-                        leftover.name(leftover.folder / name),
-                        publication.name(leftover.folder / name),
-                    )
+                for path in [leftover.folder / name for name in leftover.temporaries]:
+                    rename(leftover.name(path), publication.name(path))
                 for path in publication.name(target).rglob(PARTIAL_INDEXES):
                     path.unlink(missing_ok=True)
                 # The journal last: it is useless without the files that it lists.

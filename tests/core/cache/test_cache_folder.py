@@ -92,11 +92,8 @@ def test_a_source_that_grows_keeps_its_units_and_one_that_is_replaced_does_not(
 ):
     first = kept(tmp_path, trajectory)
     first.store(first.name(0, 5), RANGES, data)
-    assert kept(tmp_path, trajectory).cached_mask([0, 0, 1], [5, 6, 5]).tolist() == [
-        True,
-        False,
-        False,
-    ]
+    mask = kept(tmp_path, trajectory).cached_mask([0, 0, 1], [5, 6, 5])
+    assert mask.tolist() == [True, False, False]
     with trajectory.open("ab") as file:
         file.write(b"more")
     grown = kept(tmp_path, trajectory)

@@ -154,10 +154,8 @@ def rates(monkeypatch, limit, nbytes_per_s, *, waited=True):
 def test_number_of_requests_grows_while_bytes_come_faster_and_is_bounded(monkeypatch):
     each, most = 1e6, RequestLimit(100, 4_000)
     assert rates(monkeypatch, most, lambda n: each * n) == [16, 32, 64, 100, 100, 100]
-    assert rates(monkeypatch, RequestLimit(100, 4_000), lambda n: each * min(n, 16)) == [
-        16,
-        *[32] * 5,
-    ]
+    bounded = rates(monkeypatch, RequestLimit(100, 4_000), lambda n: each * min(n, 16))
+    assert bounded == [16, *[32] * 5]
     assert rates(monkeypatch, RequestLimit(100, 4_000), lambda _: each, waited=False) == [8] * 6
     assert most.n_cached == 0
 

@@ -107,9 +107,8 @@ class TestOutputs:
         with pytest.raises(OutputError, match="does not read back as it was written"):
             mdio.convert(adk["dcd"], f"{bucket}/wrong{suffix}")
         at_the_top = [name for name in put_names(between) if name.count("/") == 1]
-        assert [Path(name).name for name in at_the_top if "checksums" not in name] == [
-            outputs.MARK_NAME
-        ]
+        names = [Path(name).name for name in at_the_top if "checksums" not in name]
+        assert names == [outputs.MARK_NAME]
 
     def test_each_is_sent_once(self, bucket, adk, between, monkeypatch):
         monkeypatch.setattr(plan, "MIN_PIECE_NBYTES", 1 << 19)
@@ -209,9 +208,8 @@ class TestReplacing:
             patch.setattr(outputs.StoredOutput, "_exchange", fails)
             with pytest.raises(OutputError, match="no room"):
                 mdio.convert(adk["dcd"], out, force=True, storage=mdio.Storage(chunk_frames=7))
-        assert all(
-            outputs.STAGE in name or outputs.MARK_NAME in name for name in put_names(between)
-        )
+        stage, mark = outputs.STAGE, outputs.MARK_NAME
+        assert all(stage in name or mark in name for name in put_names(between))
         assert looks_like(out, positions)
         mdio.convert(adk["dcd"], out, force=True, storage=mdio.Storage(chunk_frames=7))
         with mdio.open(out) as layout:
