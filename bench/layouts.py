@@ -122,9 +122,9 @@ def cases(
     for layout, way, n_workers, compression, frames in every:
         name = "segments" if layout == SPLIT else layout.partition(":")[0]
         facts = writer_class(name).facts
-        through_mpi = facts.through_mpi is not None
+        mpi_writer = facts.mpi_writer is not None
         parallel_hdf5 = way in ("mpio", "collective")
-        if (parallel_hdf5 and not through_mpi) or (way == "mpio" and compression):
+        if (parallel_hdf5 and not mpi_writer) or (way == "mpio" and compression):
             continue
         for stripe, count in places if layout != SPLIT else [(None, None)]:
             has_chunks = "chunk_frames" in facts.own_options

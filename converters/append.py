@@ -39,14 +39,14 @@ from mdio.layouts.continuation import open_continuation
 from mdio.layouts.manifest import has_source_integers, indices_from_runs, runs_from_indices
 from mdio.layouts.registry import open_layout, writer_class
 from mdio.layouts.views import KEEP_ALL
-from mdio.layouts.views.chain import ChainLayout, chain_parts
+from mdio.layouts.views.chain import ChainLayout, chain_joined
 from mdio.layouts.views.joining import (
     GAP,
     FrameKeys,
     Joining,
     are_times_missing,
     merge,
-    merge_counted,
+    merge_by_contents,
     note_on_gap,
     parts_of,
 )
@@ -181,7 +181,7 @@ class Timeline:
 
         old_keys = self._keys
         if overlap is None and are_times_missing(old_keys, new_keys):
-            merged = merge_counted(old_keys, new_keys, compare)
+            merged = merge_by_contents(old_keys, new_keys, compare)
         else:
             merged = merge(old_keys, new_keys, compare, overlap, following_keys)
         is_old = merged.old_frames >= 0
@@ -378,7 +378,7 @@ class _AppendPlanner:
     def continue_from(self, stop: int, new: Layout) -> Conversion:
         """Plan an output of the first `stop` frames, followed by those of `new`."""
         n_new = new.info.n_frames
-        chain = chain_parts([self.old, new], Joining(((0, 0, stop), (1, 0, n_new))))
+        chain = chain_joined([self.old, new], Joining(((0, 0, stop), (1, 0, n_new))))
         source, by_program = self._source_with_flaws((), ()), self.by_program[:stop]
         frames = self.old_frames[: np.count_nonzero(~by_program)]
         if "path" in source:
@@ -479,7 +479,7 @@ class _AppendPlanner:
                 self.notes.append(f"{path}: {holders} {count_text} already")
         self.notes += timeline.notes
         joining = Joining(tuple(timeline.parts), tuple(timeline.gaps()), changes=True)
-        chain = chain_parts(timeline.members, joining)
+        chain = chain_joined(timeline.members, joining)
         return chain, self._origin(chain, timeline, sources)
 
     @property

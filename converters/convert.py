@@ -85,7 +85,9 @@ def prepare(
         check_structure(target, options)
     layout_name = PLANNED_LAYOUT
     if not structure:
-        layout_name = layout_name_for_output(target, options.storage.to, besides=PRECISIONS)
+        layout_name = layout_name_for_output(
+            target, options.storage.to, one_frame_suffixes=PRECISIONS
+        )
     check_options(options, layout_name, target)
     if options.storage.flavour is not None:
         check_flavour(options, layout_name)
@@ -262,7 +264,7 @@ def plan_conversion(
         topology_nbytes=0 if topology is None else len(topology.to_bytes()),
         stripe_nbytes=striping.nbytes_for(target),
         groups={name: len(atoms) for name, atoms in choice.groups.items()},
-        packed=packed,
+        codec_sizes=packed,
     )
     plan = note_dropped(writer.plan_for(view.info, write_options), view.info, write_options)
     notes += filter(None, [no_stripes_note(target)])

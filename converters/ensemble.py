@@ -175,7 +175,7 @@ def convert_ensemble(
 
     def end() -> dict[str, ConvertResult]:
         journal.close()
-        ensemble.seal(list(sources))
+        ensemble.write_manifest(list(sources))
         final_paths = {label: ensemble.member_path(label, final=True) for label in sources}
         stack.close()
         n_files, notes = sum(len(names) for *_, names in os.walk(out)), []

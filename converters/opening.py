@@ -20,13 +20,13 @@ from mdio.layouts.base import Layout
 from mdio.layouts.manifest import indices_from_runs
 from mdio.layouts.registry import open_layout
 from mdio.layouts.views import KEEP_ALL
-from mdio.layouts.views.chain import chain_parts
+from mdio.layouts.views.chain import chain_joined
 from mdio.layouts.views.joining import (
-    ROUNDING,
+    TIME_ROUNDING,
     FrameKeys,
     Joining,
+    choose_keys,
     match_frames,
-    match_keys,
     parts_of,
 )
 from mdio.layouts.views.view import ViewLayout, read_columns
@@ -113,7 +113,7 @@ def source_view(
     has_grown = source.info.n_frames > manifest["source"]["n_frames"]
     if matched is None and has_grown and not count_left_out(layout):
         with suppress(SourceError):  # frames have neither times nor steps of their own
-            matched = match_keys(read_frame_keys(layout), read_frame_keys(source))[2]
+            matched = choose_keys(read_frame_keys(layout), read_frame_keys(source))[2]
     if matched is not None:
         n_source = source.info.n_frames
         readable = np.setdiff1d(np.arange(n_source), indices_from_runs(unreadable or []))
@@ -171,7 +171,7 @@ def find_missing_frames(layout: Layout, source: Layout) -> Iterator[str]:
         frame_keys = read_frame_keys(file)
         frames = np.arange(file.info.n_frames)
         try:
-            keys, file_keys, unit = match_keys(output_keys, frame_keys)
+            keys, file_keys, unit = choose_keys(output_keys, frame_keys)
         except SourceError:  # there are no times or steps, or they do not ascend
             missing = frames[n_recorded:]
         else:
@@ -230,7 +230,7 @@ def with_own_frames(layout: Layout, view: ViewLayout) -> ViewLayout:
         return view
     frames = np.where(is_own, np.arange(len(is_own)), np.cumsum(1 - is_own) - 1)
     joining = Joining(tuple(parts_of(is_own, frames)), changes=True)
-    return ViewLayout(view.path, source=chain_parts([view, open_layout(layout.path)], joining))
+    return ViewLayout(view.path, source=chain_joined([view, open_layout(layout.path)], joining))
 
 
 def _match_frames(layout: Layout, source: ViewLayout, key: str) -> NDArray[np.int64]:
@@ -254,7 +254,7 @@ def _match_frames(layout: Layout, source: ViewLayout, key: str) -> NDArray[np.in
     tolerance = np.zeros(len(keys))
     if key == "ps":
         spacing = np.diff(keys).min(initial=np.inf)
-        tolerance = np.minimum(ROUNDING * np.abs(keys), spacing / 4)
+        tolerance = np.minimum(TIME_ROUNDING * np.abs(keys), spacing / 4)
     begin = np.searchsorted(source_keys, keys - tolerance)
     end = np.searchsorted(source_keys, keys + tolerance, "right")
     if (begin == end).any():
@@ -293,7 +293,7 @@ def _chain_frames(source: Layout, frames: NDArray[np.int64]) -> Layout:
     edges = np.cumsum([0, *np.subtract(stops, starts)])
     file_number = np.searchsorted(edges, frames, "right") - 1
     parts = parts_of(file_number, frames - edges[file_number])
-    return chain_parts(layouts, Joining(tuple(parts), changes=True))
+    return chain_joined(layouts, Joining(tuple(parts), changes=True))
 
 
 def read_frame_keys(layout: Layout) -> FrameKeys:

@@ -23,18 +23,18 @@ from mdio.core.options import (
     spell_option,
 )
 from mdio.core.words import without_passwords
-from mdio.layouts.base import plain_atoms
+from mdio.layouts.base import atoms_to_array
 from mdio.layouts.manifest import indices_from_runs, runs_from_indices
 from mdio.layouts.plan import MIN_PRECISION, PATTERNS, LayoutPlan, Pattern, StorageOptions
 from mdio.layouts.registry import layout_class, open_layout, writable_layouts
-from mdio.layouts.views.options import FrameChoice, Reading
+from mdio.layouts.views.options import FrameOptions, ReadOptions
 
 Progress = Callable[[int, int], None]
 """Called with frames and bytes (decoded) done since the last call."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sources(Reading):
+class Sources(ReadOptions):
     """Options of reading the source, and values that its files lack."""
 
     top: selection.AnyTopology | None = option(
@@ -51,7 +51,7 @@ class Sources(Reading):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Selection(FrameChoice):
+class Selection(FrameOptions):
     """Frames and atoms that are kept, and what is done to them.
 
     Examples
@@ -88,7 +88,7 @@ class Selection(FrameChoice):
 
 def _selection_as_array(value: Any) -> Any:
     """Return a choice of atoms as an array; None, texts and mappings as they are."""
-    return value if isinstance(value, str | Mapping | None) else plain_atoms(value)
+    return value if isinstance(value, str | Mapping | None) else atoms_to_array(value)
 
 
 @dataclass(frozen=True, kw_only=True)

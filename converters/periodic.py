@@ -28,8 +28,8 @@ from mdio.core.topology import Residues, Topology, find_molecules
 from mdio.core.topology import select as select_stored
 from mdio.core.words import MAX_RUNS, plural, runs_text
 from mdio.layouts.base import FormatFacts, Layout, atom_indices
-from mdio.layouts.cut_molecules import CutMolecules
-from mdio.layouts.manifest import runs_from_indices, treatment
+from mdio.layouts.cut_molecules import CutMoleculeFinder
+from mdio.layouts.manifest import runs_from_indices, stored_transformation
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.registry import open_layout
 from mdio.layouts.views.options import NEED_BONDS, NEED_BONDS_EXAMPLES, ROT_TRANS, TRANSLATION
@@ -325,7 +325,7 @@ class TransformedLayout(Layout):
         """Returns the Universe of the topology, in place of ``top``."""
         self._crossings: Crossings | None = None
         manifests = (file.manifest for file in source.files() if pbc and transform is None)
-        if ROT_TRANS in (treatment(manifest, "fit") for manifest in manifests):
+        if ROT_TRANS in (stored_transformation(manifest, "fit") for manifest in manifests):
             raise PlanError(
                 f"{self.path}: its frames were rotated by a fit when they were stored, and their "
                 f"boxes were not, which --pbc {pbc} needs; convert the source again, with both"
@@ -708,16 +708,20 @@ def notes_on_cut(
     if not source.info.has_box:
         return []
     manifest, notes = source.joined_layouts[0][0].manifest, list[str]()
-    was_rotated = treatment(manifest, "fit") == ROT_TRANS
-    pbc = transformed.pbc or treatment(manifest, "pbc")
+    was_rotated = stored_transformation(manifest, "fit") == ROT_TRANS
+    pbc = transformed.pbc or stored_transformation(manifest, "pbc")
     reference_option = transformed.options["fit_reference"]
 
-    def cut_molecules(atoms: AtomIndices, **frame_options: bool) -> CutMolecules | None:
+    def cut_molecules(atoms: AtomIndices, **frame_options: bool) -> CutMoleculeFinder | None:
         source_atoms = atoms if transform.read_atoms is None else transform.read_atoms[atoms]
-        return CutMolecules.of(residues_of(source_atoms), len(source_atoms), **frame_options)
+        return CutMoleculeFinder.of(residues_of(source_atoms), len(source_atoms), **frame_options)
 
     def note_cut_frames(
-        cut: CutMolecules, atoms: AtomIndices, transform_before: Transform, use: str, effect: str
+        cut: CutMoleculeFinder,
+        atoms: AtomIndices,
+        transform_before: Transform,
+        use: str,
+        effect: str,
     ) -> None:
         """Note in which frames of a sample `atoms` are cut."""
         sample = [int(frames[number]) for number in _sample_frames(len(frames))]

@@ -213,7 +213,7 @@ def _is_readable(out: Path, start: int, stop: int, options: dict[str, Any]) -> b
 def _is_intact(out: Path, start: int, stop: int) -> bool:
     """Return whether a unit of just these frames is intact, though they cannot be read."""
     with open_layout(out, verify=False) as layout:
-        units = [unit for unit in layout.units() if unit.suffices and unit.frames == (start, stop)]
+        units = [unit for unit in layout.units() if unit.is_proof and unit.frames == (start, stop)]
         return any(problem is None for _, problem in check_units(units, None, opens_ahead=False))
 
 

@@ -17,12 +17,12 @@ from mdio.core.files.writing import Direct, free_memory
 from mdio.layouts.base import Layout
 from mdio.layouts.codecs.quantised import QuantisedFormat, encode_chunk
 from mdio.layouts.manifest import FULL_SYSTEM
-from mdio.layouts.plan import DEFAULT_STRIPE_NBYTES, LayoutPlan, PackedShare
+from mdio.layouts.plan import DEFAULT_STRIPE_NBYTES, CodecSizes, LayoutPlan
 from mdio.layouts.registry import layout_class
 from mdio.layouts.striping.file_systems import (
     StripeRecord,
+    favours_one_writer,
     get_stripe,
-    has_one_writer,
     has_stripes,
     set_stripe,
     stripe_record,
@@ -56,7 +56,7 @@ def file_system_for(target: Path, compression: str | None) -> str | None:
 
 def packed_shares(
     view: Layout, groups: Mapping[str, NDArray[np.int64]], storage: Storage, density: float | None
-) -> dict[str, PackedShare]:
+) -> dict[str, CodecSizes]:
     """Return the size of integers when packed again, by group, measured on a few middle frames.
 
     Empty where integers are not stored, or where their codec was requested. `density`: bytes of the
@@ -88,7 +88,7 @@ def packed_shares(
             sample = view.read(begin, end, atoms=atoms).positions
             chunk = encode_chunk(sample, replace(quantised_format, compressor="rigid"))
             rigid_share = len(chunk) / len(sample) / frame_nbytes
-        shares[name] = PackedShare(bitpack_share, rigid_share)
+        shares[name] = CodecSizes(bitpack_share, rigid_share)
     return shares
 
 
@@ -128,7 +128,7 @@ def is_written_by_owner(plan: LayoutPlan, target: Path, executor: Executor) -> b
     if not store_at(target).built_in_place:
         return not executor.shares_files
     several_ranks = executor.ranks is not None and executor.n_workers > 1
-    return several_ranks and plan.n_files == 1 and has_one_writer(file_system_type(target))
+    return several_ranks and plan.n_files == 1 and favours_one_writer(file_system_type(target))
 
 
 def plan_for_owner(plan: LayoutPlan) -> LayoutPlan:

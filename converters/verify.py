@@ -400,7 +400,7 @@ class Verifier:
             fingerprints = [fingerprint(file.path) for file in files]
             is_other = [*map(content_of, file_records)] != [*map(content_of, fingerprints)]
         is_moved = source.get("transformed") is not None
-        rounds = is_moved or any(file.facts.rounds for file in files)
+        rounds = is_moved or any(file.facts.rounded_fields for file in files)
         return {"rounded_source": is_other and rounds, "is_other": is_other}
 
     @cached_property
@@ -463,11 +463,11 @@ class Verifier:
                 source_block,
                 tolerances,
                 columns=columns if self._has_steps else columns[:-1],
-                rounded=native.rounds,
+                rounded=native.rounded_fields,
                 **self._rounding,
             )
             result.max_abs_diff_angstrom = max(result.max_abs_diff_angstrom, difference)
-            if native.is_copied and not columns:
+            if native.can_copy_frames and not columns:
                 times: NDArray[np.float64] | None = source_block.time
                 tolerance_ps = 0.0
                 if layout.stored_times.step_ps is not None:

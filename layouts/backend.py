@@ -40,9 +40,9 @@ class BackendLayout(Layout):
 
     def _open(self) -> TrajectoryInfo:
         info: TrajectoryInfo | None = None
-        if self._opened_state is not None:
+        if self._shared_metadata is not None:
             # Copied, since open files of the original must not be shared.
-            info, backend = copy.deepcopy(self._opened_state)
+            info, backend = copy.deepcopy(self._shared_metadata)
             if backend.reopen():
                 self._backend = backend
             else:
@@ -55,14 +55,14 @@ class BackendLayout(Layout):
         self._read_into = self._backend.read_into  # type: ignore[method-assign]
         return info
 
-    def preopened(self) -> Layout:
+    def with_metadata(self) -> Layout:
         """Return a layout that pickles with the tables of an output of mdio.
 
         Otherwise all ranks of a large job would read the same few bytes.
         """
-        if self._opened_state is not None or not hasattr(self.backend, "reopen"):
+        if self._shared_metadata is not None or not hasattr(self.backend, "reopen"):
             return self
-        return self._with_opened_state((self.info, self.backend))
+        return self._copy_with_metadata((self.info, self.backend))
 
     @property
     def backend(self) -> Backend:

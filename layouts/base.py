@@ -88,7 +88,7 @@ class ChosenAtoms(np.ndarray[Any, np.dtype[np.int64]]):
     """Number of atoms of the Universe of a group, or of a mask; None if unknown, as in a copy."""
 
 
-def plain_atoms(atoms: Any) -> NDArray[Any]:
+def atoms_to_array(atoms: Any) -> NDArray[Any]:
     """Return atoms (chosen without a selection text) as an array, of indices if possible.
 
     `atoms`: indices; a mask of all atoms; or anything of MDAnalysis that has atoms: an atom, a
@@ -121,11 +121,11 @@ def atom_indices(
     error: type[MdioError] = PlanError,
     may_be_empty: bool = False,
 ) -> AtomIndices:
-    """Return the indices of atoms chosen as for `plain_atoms`, among `n_atoms` of `name`.
+    """Return the indices of atoms chosen as for `atoms_to_array`, among `n_atoms` of `name`.
 
     Raises `error`: they are no atoms, none, or chosen among others. FrameRangeError: out of range.
     """
-    array = plain_atoms(atoms)
+    array = atoms_to_array(atoms)
     n_all = getattr(array, "n_all", None)
     if n_all is not None and n_all != n_atoms:
         raise error(
@@ -190,7 +190,7 @@ class FormatFacts:
     """Address of the function that returns the trajectories of an ensemble at a path, by label."""
     parts: str | None = None
     """Address of the function that returns the folder of parts beside an output at a path."""
-    reads_with: tuple[str, ...] = ()
+    imported_modules: tuple[str, ...] = ()
     """Modules that opening imports; a program may import them early."""
     is_folder: bool = False
     """Whether an output is a folder of files."""
@@ -201,10 +201,10 @@ class FormatFacts:
     keeps_topology: bool = False
     """Whether outputs hold the topology."""
     counts_steps: bool = False
-    """Whether steps are not stored, and the number of a frame in its file is read as its step."""
-    rounds: tuple[str, ...] = ()
-    """Fields whose units on disk differ from those in memory, so that they are rounded."""
-    is_copied: bool = False
+    """Whether the format stores no steps, so that the number of a frame is read as its step."""
+    rounded_fields: tuple[str, ...] = ()
+    """Fields that are rounded, since their units on disk differ from those in memory."""
+    can_copy_frames: bool = False
     """Whether frames can be copied as bytes from file to file."""
     decodes_frames: tuple[str, ...] = ()
     """Compressions that decode one frame without the others of its chunk."""
@@ -270,12 +270,12 @@ class Layout(Closable, ABC):
     facts: ClassVar[FormatFacts] = FormatFacts()
     cache: Cache | None
     """Cache of this node for its units."""
-    _opened_state: Any = None
-    """What opening it in another process has read, so that it need not be read again."""
+    _shared_metadata: Any = None
+    """What opening it in another process has read, and this one need not read again."""
     _prefetch: Prefetch | None = None
     _unit_reads: dict[str, UnitReads] | None = None
-    _closed_notes: tuple[str, ...] = ()
-    """Notes of units that were closed."""
+    _notes_before_close: tuple[str, ...] = ()
+    """Notes of the cache from before the layout was closed."""
     _opens_ahead = False
     """Whether opening files takes so long that they are opened ahead."""
     _reads_announced = False
@@ -655,7 +655,7 @@ class Layout(Closable, ABC):
         html: str = import_module("mdio.layouts.views.notebooks").as_html(self)
         return html
 
-    def preopened(self) -> Any:
+    def with_metadata(self) -> Any:
         """Return a layout that pickles with what opening has read; itself if opening is quick."""
         return self
 
@@ -764,7 +764,7 @@ class Layout(Closable, ABC):
                 self.prefetch(())
                 self._prefetch = None
                 for reads in (self._unit_reads or {}).values():
-                    self._closed_notes = (*self._closed_notes, *reads.source.notes)
+                    self._notes_before_close = (*self._notes_before_close, *reads.source.notes)
                     reads.close()
                 self._unit_reads = None
                 self._info = None
@@ -774,18 +774,18 @@ class Layout(Closable, ABC):
         with suppress(Exception):  # the interpreter may be ending
             self.close()
 
-    def _with_opened_state(self, state: Any) -> Layout:
-        """Return an unopened copy that is pickled with `state`, what opening has read."""
+    def _copy_with_metadata(self, metadata: Any) -> Layout:
+        """Return an unopened copy that pickles with `metadata`, which opening has read."""
         rebuild, arguments, _ = Layout.__reduce__(self)
         copy: Layout = rebuild(*arguments)
-        copy._opened_state = state
+        copy._shared_metadata = metadata
         return copy
 
     def __reduce__(self) -> tuple[Any, ...]:
         options = {"verify": self.verify, "uuid": self.uuid, "cache": self.cache}
         path = str(Path(self._folder) / self.path if self._folder else self.path)
         arguments = (type(self), path, self.fields, self.options | options)
-        return _reopen, arguments, {"_opened_state": self._opened_state}
+        return _reopen, arguments, {"_shared_metadata": self._shared_metadata}
 
 
 def _reopen(cls: type[Layout], path: str, fields: Sequence[str], options: dict[str, Any]) -> Layout:
@@ -797,14 +797,14 @@ def container_format(layout: Layout) -> str | None:
     joined = [inner_layout for inner_layout, *_ in layout.joined_layouts]
     if joined == [layout]:
         name = (layout.manifest or {}).get("container")
-        return name or (layout.name if layout.facts.is_copied else None)
+        return name or (layout.name if layout.facts.can_copy_frames else None)
     names = {container_format(inner_layout) for inner_layout in joined}
     return names.pop() if len(names) == 1 else None
 
 
 def cache_notes(layout: Layout) -> tuple[str, ...]:
     """Return the notes of the cache of a layout, and of those that it reads, each once."""
-    notes = [*layout._closed_notes]
+    notes = [*layout._notes_before_close]
     for reads in (layout._unit_reads or {}).values():
         notes += reads.source.notes
     for inner_layout in layout._inner_layouts:

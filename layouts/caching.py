@@ -34,10 +34,10 @@ GROWTH_DIVISOR = 64
 short trajectories have units for all workers."""
 MAX_OPEN_UNITS = 2
 """Units that are kept open; those just read from the source are kept in memory."""
-MAX_TABLE_NBYTES = 4 << 20
-MAX_TABLES = 256
-"""Most tables (reads of other data than frames, such as indexes of shards, or times) that a process
-also keeps, each of at most `MAX_TABLE_NBYTES`."""
+MAX_METADATA_NBYTES = 4 << 20
+MAX_METADATA_READS = 256
+"""Most reads of other data than frames (indexes of shards, times) that a process also keeps, each
+of at most `MAX_METADATA_NBYTES`."""
 
 
 def unit_edges(layout: Any, n_atoms: int) -> NDArray[np.int64]:
@@ -84,11 +84,11 @@ def _cache_notes(cache: Cache, path: Path, ranges_known: bool) -> Iterator[str]:
         )
     from mdio.core.files.store import file_system_type, is_network
 
-    kind = file_system_type(cache.root)
-    if is_network(kind):
+    type_name = file_system_type(cache.root)
+    if is_network(type_name):
         yield (
-            f"{cache.root}: it is on a network file system ({kind}), where a cache gains nothing "
-            "and all nodes share it; give a folder on a disk of each node"
+            f"{cache.root}: it is on a network file system ({type_name}), where a cache gains "
+            "nothing and all nodes share it; give a folder on a disk of each node"
         )
 
 
@@ -111,7 +111,7 @@ class UnitReads:
         self._open_units: OrderedDict[int, CachedUnit] = OrderedDict()
         self._current_unit: CachedUnit | None = None
         self._uncached: set[int] = set()
-        self._tables: dict[tuple[str, int, int], CachedUnit | None] = {}
+        self._metadata: dict[tuple[str, int, int], CachedUnit | None] = {}
         self._last_listed_unit = -1
 
     def read(self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock) -> None:
@@ -132,7 +132,7 @@ class UnitReads:
             self._current_unit = None
             with reading_from(None):
                 self._layout._read_into(start, stop, atoms, rows)
-            self._drop(number, DamagedUnitError(str(error)))  # the source is sound
+            self._remove_damaged(number, DamagedUnitError(str(error)))  # the source is sound
 
     def source_ranges(self, start: int, stop: int) -> Iterator[ByteRange]:
         """Yield the byte ranges of these frames' units that the cache lacks, each once."""
@@ -156,14 +156,14 @@ class UnitReads:
                 return n_read
         except (DamagedUnitError, OSError) as damage:
             number = next(n for n, unit in self._open_units.items() if unit is self._current_unit)
-            self._drop(number, DamagedUnitError(str(damage)))
+            self._remove_damaged(number, DamagedUnitError(str(damage)))
             return 0
-        return self._read_table(name, file, buffers, offset)
+        return self._read_metadata(name, file, buffers, offset)
 
     def _name(self, file: OpenFile) -> str:
         return str(file.path).removeprefix(str(self._layout.path))
 
-    def _drop(self, number: int, damage: DamagedUnitError) -> None:
+    def _remove_damaged(self, number: int, damage: DamagedUnitError) -> None:
         """Remove a damaged unit, so that it is read from the source when it is needed again."""
         self._current_unit = None
         if number in self._open_units:
@@ -213,40 +213,38 @@ class UnitReads:
         self.source.store(self._unit_name(number), ranges, data)
         return CachedUnit(ranges, data)
 
-    def _read_table(self, name: str, file: OpenFile, buffers: Sequence[Any], offset: int) -> int:
-        """Fill `buffers` with bytes of a kept table; return their number, 0 if it is not kept."""
+    def _read_metadata(self, name: str, file: OpenFile, buffers: Sequence[Any], offset: int) -> int:
+        """Fill `buffers` with metadata; return their bytes, 0 if these metadata are not kept."""
         nbytes = sum(buffer.nbytes for buffer in buffers)
         key = (name, offset, nbytes)
-        if key not in self._tables:
-            if not 0 < nbytes <= MAX_TABLE_NBYTES or len(self._tables) >= MAX_TABLES:
+        if key not in self._metadata:
+            if not 0 < nbytes <= MAX_METADATA_NBYTES or len(self._metadata) >= MAX_METADATA_READS:
                 return 0
             digest = hashlib.sha256(repr(key).encode(errors="surrogateescape")).hexdigest()[:16]
-            self._tables[key] = self._load_table(f"{self.source.generation}-t{digest}", key, file)
-        table = self._tables[key]
+            self._metadata[key] = self._load(f"{self.source.generation}-t{digest}", key, file)
+        unit = self._metadata[key]
         try:
-            return 0 if table is None else table.read_into(name, buffers, offset)
+            return 0 if unit is None else unit.read_into(name, buffers, offset)
         except (DamagedUnitError, OSError):
-            self._tables[key] = None
+            self._metadata[key] = None
             return 0
 
-    def _load_table(
-        self, name: str, key: tuple[str, int, int], file: OpenFile
-    ) -> CachedUnit | None:
-        table = self.source.open_unit(name)
-        if table is None:
+    def _load(self, name: str, key: tuple[str, int, int], file: OpenFile) -> CachedUnit | None:
+        unit = self.source.open_unit(name)
+        if unit is None:
             with reading_from(None):
                 data = np.empty(key[2], np.uint8)
                 if file.read_some([data], key[1]) == len(data):
                     self.source.store(name, [key], data)
-                    table = CachedUnit([key], data)
-        return table
+                    unit = CachedUnit([key], data)
+        return unit
 
     def close(self) -> None:
-        for unit in (*self._open_units.values(), *self._tables.values()):
+        for unit in (*self._open_units.values(), *self._metadata.values()):
             if unit is not None:
                 unit.close()
         self._open_units.clear()
-        self._tables.clear()
+        self._metadata.clear()
 
 
 def _coalesced(ranges: Iterator[ByteRange]) -> list[ByteRange]:

@@ -2,7 +2,7 @@
 
 A unit (a shard of every array, a segment, the chunks of a piece) that has all its frames is reused
 byte for byte: a file gets a second name (a hard link), an object of a store stays in its place. So
-the new output is what converting all frames at once would have made, on the old output's grid.
+the new output is what converting all frames at once would have made, with the old one's chunks.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Continuation(ABC):
 
     @abstractmethod
     def plan(self, info: TrajectoryInfo) -> LayoutPlan:
-        """Plan an output of the frames of `info`, kept and added, on the grid of the old one."""
+        """Plan an output of the frames of `info`, kept and added, with the old one's chunks."""
 
     @abstractmethod
     def reuse_units(self, writer: LayoutWriter) -> None:
@@ -176,34 +176,34 @@ class SegmentsContinuation(Continuation):
         return segments
 
     def plan(self, info: TrajectoryInfo) -> LayoutPlan:
-        from mdio.layouts.segments.files import read_sums
+        from mdio.layouts.segments.files import read_checksums
 
-        if read_sums(self.old.path, self.manifest, 0) is None:
+        if read_checksums(self.old.path, self.manifest, 0) is None:
             raise self.mismatch_error()
         old_sizes = [segment.n_frames for segment in self.reused_segments]
         self.n_reused = sum(old_sizes)
         size = self.old.segments[0].n_frames
-        n_full, n_rest = divmod(info.n_frames - self.n_reused, size)
-        sizes = (*old_sizes, *[size] * n_full, *[n_rest] * (n_rest > 0))
+        n_full, n_remaining = divmod(info.n_frames - self.n_reused, size)
+        sizes = (*old_sizes, *[size] * n_full, *[n_remaining] * (n_remaining > 0))
         plan = self.plan_like_old(info)
         return plan.replace(
             segment_frames=sizes, piece_frames=min(plan.piece_frames, size), n_files=len(sizes)
         )
 
     def reuse_units(self, writer: LayoutWriter) -> None:
-        from mdio.layouts.segments.files import read_sums
+        from mdio.layouts.segments.files import read_checksums
 
-        adopted = []
+        reused = []
         for number, segment in enumerate(self.reused_segments):
-            sums = read_sums(self.old.path, self.manifest, number)
-            assert sums is not None
+            checksums = read_checksums(self.old.path, self.manifest, number)
+            assert checksums is not None
             self.link_file(segment.file, writer.path)
             index = next(index_paths(self.old.path / segment.file))
             if (name := str(index.relative_to(self.old.path))) in self.sizes:
                 self.link_file(name, writer.path)
-            adopted.append((segment, sums.table))
+            reused.append((segment, checksums.table))
         cast("SegmentsWriter", writer).reuse_segments(
-            adopted, has_box=bool(self.manifest["has_box"])
+            reused, has_box=bool(self.manifest["has_box"])
         )
 
 

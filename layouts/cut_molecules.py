@@ -20,21 +20,21 @@ from mdio.core.topology import Residues
 from mdio.core.words import MAX_RUNS, plural, runs_text
 from mdio.layouts.manifest import runs_from_indices
 
-ALONG_CHAIN = 8.0
+MAX_CHAIN_DISTANCE = 8.0
 """Largest distance of successive atoms within a residue, or of neighbouring residues, angstrom."""
-BONDED = 1.7
+MAX_BOND_LENGTH = 1.7
 """Largest distance of successive atoms that are bonded, angstrom; used without a topology."""
-MAKE_WHOLE = "make molecules whole with --pbc whole (in Python: pbc='whole')"
-MAKE_WHOLE_BEFORE = (
+ADVICE = "make molecules whole with --pbc whole (in Python: pbc='whole')"
+ADVICE_BEFORE_FIT = (
     "convert the source again, with --pbc whole beside --fit (in Python: pbc='whole'), since the "
     "boxes stored do not lie as the frames do"
 )
-MAKE_WHOLE_WITH_ALL = (
+ADVICE_WITH_ALL_ATOMS = (
     "molecules were made whole, so that these are two of them, or bonds between these atoms are "
     "missing, as where the atoms between were left out: make molecules whole in the trajectory of "
     "all atoms, with --select SEL or --group beside --pbc whole"
 )
-MAKE_WHOLE_WITHOUT_GROUP = (
+ADVICE_WITHOUT_GROUP = (
     "make molecules whole with --pbc whole (in Python: pbc='whole'), with --select SEL in place of "
     "--group: the group stored alone lacks atoms and bonds between its own"
 )
@@ -46,17 +46,17 @@ RESIDUES_UNKNOWN = (
 
 
 @dataclass(frozen=True)
-class CutMolecules:
+class CutMoleculeFinder:
     """Finds the frames in which the box cuts molecules."""
 
     pairs: NDArray[np.int64]
     """Atoms, as positions in those that are read, that are in one molecule with the next, (n,)."""
-    near: float
+    max_distance: float
     """Largest distance of such neighbours, angstrom."""
     is_rotated: bool = False
     """Whether frames were rotated by a fit, and their boxes were not."""
     knows_residues: bool = True
-    advice: str = MAKE_WHOLE
+    advice: str = ADVICE
 
     @classmethod
     def of(
@@ -68,7 +68,7 @@ class CutMolecules:
         was_rotated: bool = False,
         is_whole: bool = False,
         in_group: bool = False,
-    ) -> CutMolecules | None:
+    ) -> CutMoleculeFinder | None:
         """Return a finder for frames of some atoms; None if none of them can be found.
 
         `residues`: those of the atoms; None if they are not known, and without names if a parser
@@ -79,23 +79,23 @@ class CutMolecules:
         are a stored group.
         """
         rotated = is_rotated or was_rotated
-        advice = MAKE_WHOLE_WITHOUT_GROUP if in_group else MAKE_WHOLE
+        advice = ADVICE_WITHOUT_GROUP if in_group else ADVICE
         if is_whole or was_rotated:
-            advice = MAKE_WHOLE_WITH_ALL if is_whole else MAKE_WHOLE_BEFORE
+            advice = ADVICE_WITH_ALL_ATOMS if is_whole else ADVICE_BEFORE_FIT
         if residues is not None and residues.names is not None and not (is_whole and rotated):
             pairs = residues.neighbours
             if not len(pairs):
                 return None
-            return cls(pairs, ALONG_CHAIN, rotated, advice=advice)
+            return cls(pairs, MAX_CHAIN_DISTANCE, rotated, advice=advice)
         if n_atoms < 2 or rotated or is_whole:
             return None
-        return cls(np.arange(n_atoms - 1), BONDED, knows_residues=False, advice=advice)
+        return cls(np.arange(n_atoms - 1), MAX_BOND_LENGTH, knows_residues=False, advice=advice)
 
     def frames(self, block: FrameBlock) -> NDArray[np.int64]:
         """Return numbers of the frames, (n,), that have neighbours on two sides of the box."""
         if self.is_rotated:
             return np.flatnonzero(self._have_distant_neighbours(block))
-        return np.flatnonzero(cut_frames(block.positions, block.box, self.pairs, self.near))
+        return np.flatnonzero(cut_frames(block.positions, block.box, self.pairs, self.max_distance))
 
     def _have_distant_neighbours(self, block: FrameBlock) -> NDArray[np.bool_]:
         """Return a mask of the frames with neighbours further apart than half of the box.
@@ -103,7 +103,7 @@ class CutMolecules:
         How a frame is turned does not matter to it. Neighbours on two sides lie a vector of the
         cell apart, but for their distance, and none is shorter than the shortest height.
         """
-        max_bonds = np.maximum(self.near, shortest_heights(block.box) / 2)
+        max_bonds = np.maximum(self.max_distance, shortest_heights(block.box) / 2)
         is_far = np.zeros(block.n_frames, bool)
         for frame in np.flatnonzero(np.isfinite(max_bonds)).tolist():
             steps = block.positions[frame, self.pairs + 1] - block.positions[frame, self.pairs]
@@ -132,7 +132,7 @@ class CutMolecules:
         )
 
 
-class WithoutCell:
+class NoCellFinder:
     """Finds frames without a unit cell, of which nearest images are not known."""
 
     def frames(self, block: FrameBlock) -> NDArray[np.int64]:

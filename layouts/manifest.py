@@ -69,13 +69,13 @@ _OPTIONAL: Mapping[str, type | tuple[type, ...]] = {
 }
 
 
-def treatment(manifest: Mapping[str, Any] | None, option: str) -> Any:
-    """Return the ``pbc`` or ``fit`` with which frames were made, here or in the source, or None."""
-    return treatments((manifest or {}).get("source")).get(option)
+def stored_transformation(manifest: Mapping[str, Any] | None, option: str) -> Any:
+    """Return the ``pbc`` or ``fit`` with which stored frames were made, or None."""
+    return stored_transformations((manifest or {}).get("source")).get(option)
 
 
-def treatments(source: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return all values of ``pbc`` and ``fit`` with which the frames of an output were made.
+def stored_transformations(source: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the values of ``pbc`` and ``fit`` with which the frames of an output were made.
 
     `source`: that of its manifest; the values with which the source was made count, too.
     """
@@ -224,8 +224,8 @@ def check_manifest(manifest: Any, path: str | PathLike[str]) -> dict[str, Any]:
                 "again"
             )
     if (key := _key_of_wrong_type(manifest)) is not None:
-        found = repr(manifest[key])[:60] if key in manifest else "nothing"
-        raise damage(f"its manifest has {found} for {key!r}")
+        actual = repr(manifest[key])[:60] if key in manifest else "nothing"
+        raise damage(f"its manifest has {actual} for {key!r}")
     n_frames, n_atoms = manifest["n_frames"], manifest["n_atoms"]
     if n_frames < 1 or n_atoms < 1:
         raise damage(f"its manifest has {n_frames} frames of {n_atoms} atoms")
@@ -245,11 +245,11 @@ def check_manifest(manifest: Any, path: str | PathLike[str]) -> dict[str, Any]:
 
 def _key_of_wrong_type(manifest: Mapping[str, Any]) -> str | None:
     """Return a key whose value has another type than mdio writes: later code does not check."""
-    optional = {key: kinds for key, kinds in _OPTIONAL.items() if key in manifest}
-    for key, kinds in {**_REQUIRED, **optional}.items():
+    optional = {key: types for key, types in _OPTIONAL.items() if key in manifest}
+    for key, types in {**_REQUIRED, **optional}.items():
         value: Any = manifest.get(key)
         # Booleans are ints to Python.
-        is_valid = isinstance(value, kinds) and (kinds is bool or not isinstance(value, bool))
+        is_valid = isinstance(value, types) and (types is bool or not isinstance(value, bool))
         if key == "frames":
             is_valid = is_valid and count_indices(value) is not None
         elif key == "fields":

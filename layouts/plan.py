@@ -46,7 +46,7 @@ MAX_BLOCK_NBYTES = 64 * MIB
 they are differenced) or one stripe of each field has more."""
 MAX_QUANTISED_FRAMES = 64
 """Frames in a chunk of differenced integers: more frames hardly compress better."""
-SEEKING = "rigid-seek"
+SEEK_CODEC = "rigid-seek"
 """The compression made for reading single frames."""
 COMPRESSION_NOTE = "compression: "
 """Beginning of notes on how what is stored was made small, which ``--quiet`` leaves out."""
@@ -105,13 +105,13 @@ def plan_chunks(frame_nbytes: int, n_frames: int, stripe_nbytes: int) -> tuple[i
         if frames > 0:
             shape, chunk = (n_frames, 1), (frames, 1)
             candidates.append((frames, plan_padding(shape, chunk, stripe_nbytes, frame_nbytes)))
-    best = _first_good(candidates)
+    best = _best_candidate(candidates)
     if best is not None:
         return best
     return fit_parts(max(max(stripe_nbytes, MIB) // frame_nbytes, 1), n_frames), 0.0
 
 
-def _first_good(candidates: list[tuple[int, float]]) -> tuple[int, float] | None:
+def _best_candidate(candidates: list[tuple[int, float]]) -> tuple[int, float] | None:
     """Return the first (length, padding) with `GOOD_PADDING`, or else with `MAX_PADDING`."""
     for limit in (GOOD_PADDING, MAX_PADDING):
         for length, padding in candidates:
@@ -129,11 +129,11 @@ def split_atoms(n_atoms: int, stripe_nbytes: int) -> int:
         (atoms, plan_padding((1, n_atoms), (1, atoms), stripe_nbytes))
         for atoms in (math.ceil(n_atoms / n_parts) for n_parts in counts[:MAX_CANDIDATES])
     ]
-    best = _first_good(candidates)
+    best = _best_candidate(candidates)
     return fit_parts(math.ceil(n_atoms / ideal), n_atoms) if best is None else best[0]
 
 
-def tall_chunks(n_atoms: int, n_frames: int, max_frames: int, chunk_nbytes: int) -> tuple[int, int]:
+def long_chunks(n_atoms: int, n_frames: int, max_frames: int, chunk_nbytes: int) -> tuple[int, int]:
     """Return (frames, atoms) of chunks that hold many frames of some of the atoms."""
     chunk_frames = fit_parts(max_frames, n_frames)
     n_parts = math.ceil(12 * chunk_frames * n_atoms / chunk_nbytes)
@@ -167,26 +167,26 @@ def plan_shape(
     """Choose the frames and atoms of a chunk of the full system; raises PlanError.
 
     `shape`: (frames, atoms) of the array. `block_nbytes`: decoded bytes of a frame of all arrays.
-    `quantised`: whether it holds differenced integers. `seeks`: whether these are made for reading
-    single frames. `requested`: frames and atoms that the user asked for.
+    `quantised`: whether it holds differenced integers. `seeks`: whether these are for
+    reading single frames. `requested`: frames and atoms that the user asked for.
     """
     n_frames, n_atoms = shape
     frame_nbytes = 12 * n_atoms
     max_frames = max(1, MAX_BLOCK_NBYTES // block_nbytes)
     if pattern == "timeseries":
-        frames, atoms = tall_chunks(n_atoms, n_frames, max_frames, SERIES_NBYTES)
+        frames, atoms = long_chunks(n_atoms, n_frames, max_frames, SERIES_NBYTES)
     elif quantised:
         # One frame has nothing to be differenced with; two save most of what can be saved.
         few = max(2, min(FEW_FRAMES, max_frames))
         limit = MAX_SEEK_FRAMES if seeks and pattern == "blocks" else MAX_QUANTISED_FRAMES
         many = max(few, min(MAX_QUANTISED_NBYTES // frame_nbytes, max_frames, limit))
         nbytes = MIB if pattern == "selection" else 4 * MIB
-        frames, atoms = tall_chunks(n_atoms, n_frames, few if pattern == "frames" else many, nbytes)
+        frames, atoms = long_chunks(n_atoms, n_frames, few if pattern == "frames" else many, nbytes)
     elif frame_nbytes > max(MAX_CHUNK_NBYTES, stripe_nbytes):
         frames, atoms = 1, split_atoms(n_atoms, stripe_nbytes)
     elif pattern == "selection":
         n_fitting = max(MAX_CHUNK_NBYTES // frame_nbytes, 1)
-        frames, atoms = tall_chunks(n_atoms, n_frames, n_fitting, max(stripe_nbytes, MIB))
+        frames, atoms = long_chunks(n_atoms, n_frames, n_fitting, max(stripe_nbytes, MIB))
     elif pattern == "frames":
         frames, atoms = fit_parts(max(RANDOM_NBYTES // frame_nbytes, 1), n_frames), n_atoms
     else:
@@ -298,7 +298,7 @@ class StorageOptions:
             )
 
 
-class PackedShare(NamedTuple):
+class CodecSizes(NamedTuple):
     """Size of an XTC's integers with each codec, as a share of the XTC, from a few frames."""
 
     bitpack: float
@@ -321,8 +321,8 @@ class WriteOptions(StorageOptions):
     """Bytes of the stored topology; 0 without one."""
     pattern: Pattern = "blocks"
     """Way in which the output will be read."""
-    packed: Mapping[str, PackedShare] = field(default_factory=dict)
-    """Packed sizes of the full system (``trajectory``) and each group, if they decide the codec."""
+    codec_sizes: Mapping[str, CodecSizes] = field(default_factory=dict)
+    """Sizes of the full system (``trajectory``) and each group, if they decide the codec."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -480,14 +480,14 @@ class LayoutPlan:
             row["chunk_nbytes"] = array.chunk_nbytes
         return plan
 
-    def after(self, n_kept: int) -> LayoutPlan:
-        """Return the plan of what is written behind the first `n_kept` frames, whole pieces."""
-        n_frames = self.n_frames - n_kept
+    def remaining(self, n_stored: int) -> LayoutPlan:
+        """Return the plan of the frames after the first `n_stored`, which are whole pieces."""
+        n_frames = self.n_frames - n_stored
         ends = itertools.accumulate(self.segment_frames)
         sizes = zip(self.segment_frames, ends, strict=True)
         return self.replace(
             n_frames=n_frames,
-            segment_frames=tuple(size for size, end in sizes if end > n_kept),
+            segment_frames=tuple(size for size, end in sizes if end > n_stored),
             nbytes=round(self.nbytes * n_frames / self.n_frames),
         )
 
@@ -532,7 +532,7 @@ def plan_arrays(info: TrajectoryInfo, options: WriteOptions, *, quantised: bool)
         (info.n_frames, info.n_atoms),
         info.frame_nbytes,
         quantised=quantised,
-        seeks=options.compression == SEEKING,
+        seeks=options.compression == SEEK_CODEC,
         pattern=options.pattern,
         stripe_nbytes=stripe,
         requested=(  # as Python's integers, since they may be NumPy's

@@ -27,7 +27,7 @@ from mdio.layouts.native.writer import AppendingFileWriter
 from mdio.layouts.plan import FieldPlan, LayoutPlan, WriteOptions
 from mdio.layouts.writer import EncodedChunk
 
-NUMBERS = ("time", "step")
+TIME_FIELDS = ("time", "step")
 
 
 class RecordsLayout(IndexedLayout):
@@ -37,7 +37,7 @@ class RecordsLayout(IndexedLayout):
     """
 
     reads_whole_frames = True
-    _lacks: Mapping[str, bool] = MappingProxyType({})
+    _lacking: Mapping[str, bool] = MappingProxyType({})
     """Whether the first frame has no time, and no step, so that frames are numbered."""
 
     @staticmethod
@@ -61,9 +61,9 @@ class RecordsLayout(IndexedLayout):
 
     def _open_frames(self) -> TrajectoryInfo:
         # Not stored beside the file, where it would outlive the code that found the records.
-        self._index = self._opened_state or self._scan()
+        self._index = self._shared_metadata or self._find_records()
         first = self._snapshot(0)
-        self._lacks = {name: getattr(first, name) is None for name in NUMBERS}
+        self._lacking = {name: getattr(first, name) is None for name in TIME_FIELDS}
         has_fields = {f"has_{name}": getattr(first, name) is not None for name in FIELDS[1:]}
         info = self._describe(**has_fields)
         if first.time is not None:
@@ -72,11 +72,11 @@ class RecordsLayout(IndexedLayout):
         text = f"{beginning}, since {self.name} holds none: frames are 1 ps apart"
         return info.replace(flaws=info.flaws._replace(made_up=(text,)))
 
-    def preopened(self) -> Layout:
+    def with_metadata(self) -> Layout:
         """Return a layout that pickles with its index, so that no worker scans the file again."""
-        return self._with_opened_state(self.index)
+        return self._copy_with_metadata(self.index)
 
-    def _scan(self) -> FrameIndex:
+    def _find_records(self) -> FrameIndex:
         path, ends = self.path, [0]
         with open(open_regular(path), "rb") as file:
             try:
@@ -122,7 +122,7 @@ class RecordsLayout(IndexedLayout):
                     if values.shape != shape:
                         raise ValueError(f"{name} of shape {values.shape}, expected {shape}")
                     setattr(snapshot, name, values)
-            for name, lacks in self._lacks.items():
+            for name, lacks in self._lacking.items():
                 if (getattr(snapshot, name) is None) != lacks:
                     actual, expected = ("a", "none") if lacks else ("no", "one")
                     raise ValueError(f"it has {actual} {name}, but the first frame has {expected}")

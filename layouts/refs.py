@@ -104,12 +104,12 @@ class RefsLayout(Layout):
         layout = open_layout(source, fields=self.fields, verify=self.verify, **open_options)
         runs, info = manifest["frames"], layout.info
         stop = max((stop for _, stop, _ in runs), default=0)
-        described = manifest["n_frames"], manifest["n_atoms"]
+        expected = manifest["n_frames"], manifest["n_atoms"]
         n_listed = count_indices(runs)
-        if (n_listed, info.n_atoms) != described or stop > info.n_frames:
+        if (n_listed, info.n_atoms) != expected or stop > info.n_frames:
             layout.close()
             raise SourceError(
-                f"{self.path}: its manifest has {described[0]} frames of {described[1]} atoms, but "
+                f"{self.path}: its manifest has {expected[0]} frames of {expected[1]} atoms, but "
                 f"lists {n_listed} up to frame {stop - 1}, and {source} has {info.n_frames} of "
                 f"{info.n_atoms}; make the references again"
             )
@@ -312,7 +312,7 @@ def position_tables(source: Layout) -> list[ChunkTable]:
                 "(compressed, in other units, fixed atoms, or frames that lack some); convert it "
                 "into zarr"
             )
-        if tables and table.kind != tables[0].kind:
+        if tables and table.array_format != tables[0].array_format:
             raise PlanError(
                 f"{layout.path}: its positions are stored in another way than those in "
                 f"{tables[0].path}, so they cannot be one array; convert them into zarr"

@@ -102,7 +102,7 @@ def load_class(address: str) -> Any:
     return getattr(import_module(module), attribute)
 
 
-def import_likely(trajectory: Any) -> None:
+def import_readers(trajectory: Any) -> None:
     """Import the modules that will read a path, or several, judged by suffix, ahead of opening."""
     if isinstance(trajectory, Layout):
         return
@@ -110,7 +110,7 @@ def import_likely(trajectory: Any) -> None:
     suffixes = {Path(path).suffix for path in paths if isinstance(path, str | PathLike)}
     for entry in LAYOUTS.values():
         if suffixes.intersection(entry.suffixes):
-            for module in load_class(entry.reader).facts.reads_with:
+            for module in load_class(entry.reader).facts.imported_modules:
                 import_module(module)
 
 
@@ -179,11 +179,11 @@ def members_at(cls: type[Layout], path: Path) -> dict[str, Path]:
 
 
 def layout_name_for_output(
-    path: str | PathLike[str], to: str | None = None, besides: Iterable[str] = ()
+    path: str | PathLike[str], to: str | None = None, one_frame_suffixes: Iterable[str] = ()
 ) -> str:
     """Return the layout to write: `to`, or that of the suffix of `path`.
 
-    `besides`: suffixes of files of one frame, which are written too, for the message.
+    `one_frame_suffixes`: suffixes of files of one frame, which are written too, for the message.
     """
     if to is not None:
         writer_class(to)
@@ -194,8 +194,8 @@ def layout_name_for_output(
             return name
     suffixes = output_suffixes()
     if suffix not in suffixes:
-        frames = "".join(f", {other} (one frame)" for other in besides)
-        hint = did_you_mean(suffix, (*suffixes, *besides))
+        frames = "".join(f", {other} (one frame)" for other in one_frame_suffixes)
+        hint = did_you_mean(suffix, (*suffixes, *one_frame_suffixes))
         raise PlanError(
             f"{path}: the suffix {suffix!r} names no layout{hint}; "
             f"use one of {', '.join(suffixes)}{frames}, or set --to"

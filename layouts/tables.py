@@ -26,16 +26,16 @@ class FrameTable:
 
     `edges`, (F + 1,) int64: where each frame begins, and the last one ends. `header`: returns the
     header of a file of frames ``start:stop``; None for formats without one, where frames of several
-    files can follow one another. `first`: number of the first of these frames in the file. `sums`:
-    of the whole file, if known. `check`: None where any bytes can be read. `byte_order`: of the
-    floats that are positions, ``<`` or ``>``; None where positions are integers, and so finite.
+    files can follow one another. `first`: number of the first of these frames in the file.
+    `checksums`: of the whole file, if known. `check`: None where any bytes can be read.
+    `byte_order`: of positions, ``<`` or ``>``; None where they are integers, and so finite.
     """
 
     path: Path
     edges: NDArray[np.int64]
     header: Callable[[int, int], bytes] | None = None
     first: int = 0
-    sums: PieceSums | None = None
+    checksums: PieceSums | None = None
     check: FrameCheck | None = None
     byte_order: str | None = None
 
@@ -81,7 +81,7 @@ class ChunkTable:
     codec: Mapping[str, Any] | None = None
 
     @property
-    def kind(self) -> tuple[Any, ...]:
+    def array_format(self) -> tuple[Any, ...]:
         """Values that must be equal in all files that make up one array."""
         codec = None if self.codec is None else tuple(sorted(self.codec.items()))
         return self.chunk, self.offset.shape[1:], self.dtype, self.unit, codec

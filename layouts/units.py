@@ -55,8 +55,8 @@ class Unit:
     nothing."""
     openings: Callable[[], Iterable[Opening]] = tuple
     """Returns the objects of stores that `check` opens."""
-    suffices: bool = False
-    """Whether its frames are whole if it is, though their own checksums may be lost."""
+    is_proof: bool = False
+    """Whether its frames are intact if it is, though their own checksums may be lost."""
 
 
 def frame_units(

@@ -150,14 +150,14 @@ class WriterFacts(NamedTuple):
     """Address (``module:Class``) of the writer that copies frames as bytes, if there is one."""
     ensemble: str | None = None
     """Address of the class that makes one output of several, if there is one."""
-    through_mpi: str | None = None
+    mpi_writer: str | None = None
     """Address of the writer whose file all ranks write (parallel HDF5), if there is one."""
     resumes: bool = False
     """Whether another run can resume from stored pieces, through `LayoutWriter.find`."""
     refers_to_source: bool = False
     """Whether an output refers to frames in the source rather than hold them."""
     writes_files_once: bool = False
-    """Whether the files of a settled piece are never written again, so that they can be sent."""
+    """Whether the files of a written piece never change, so that they can be sent."""
     parallel_store: bool = False
     """Whether all workers may call `LayoutWriter.store` at the same time, each with its own
     keys."""
@@ -239,10 +239,10 @@ class LayoutWriter(ABC):
     def commit(self, record: PieceRecord) -> None:
         """Keep the checksums, boxes, times and steps of a stored piece (owner)."""
 
-    def settled(self, record: PieceRecord) -> Iterable[tuple[PieceRecord, Sequence[Path]]]:
-        """Yield the records of pieces, of this one or earlier ones, that are now in their files.
+    def written_pieces(self, record: PieceRecord) -> Iterable[tuple[PieceRecord, Sequence[Path]]]:
+        """Yield the records of pieces, this one or earlier ones, that are now written completely.
 
-        Each comes with these files: once they are flushed, the piece is on the disk.
+        Each comes with its files: once they are flushed, the piece is on the disk.
         """
         return [(record, [self.path])]
 

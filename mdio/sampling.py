@@ -394,7 +394,7 @@ def sample(
                 n_atoms = layout.read(0, 0, indices).n_atoms  # raises for missing atoms
                 boundaries, notes = layout.boundaries(), layout.notes + notes
                 warn_of_lost_frames(layout.info, stacklevel=2)
-                closed = layout.preopened()
+                closed = layout.with_metadata()
                 sources.append(_Source(closed, indices, n_atoms, layout.info, boundaries, notes))
             _check_last(sources, fields)
     return Sample(

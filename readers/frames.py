@@ -28,8 +28,8 @@ MAX_UNIT_NBYTES = 256 << 20
 MAX_NEAR_FRAMES = 4
 """A jump up to this length counts as sequential: the frames between cost less than a call."""
 MIN_NEAR_JUMPS = 2
-"""After this many of these in a row, behind a longer jump, a run is read: random frames are
-sometimes near each other, and a run costs as much as many of them."""
+"""Such jumps in a row, after a longer one, before a run is read: random frames may be near each
+other, too, and a run costs as much as many single frames."""
 MIN_LONG_RUN_FRAMES = 8
 """The last frame to be used of a run of at least this many is copied, so that the run's buffer is
 free for the next run while it is still in a processor's cache."""
@@ -89,7 +89,7 @@ class FrameCache:
         self._single_frames = BufferRing(info, layout.fields)
         self._start = self._stop = 0
         self._frames: list[Frame | None] = []
-        self._keeps_all = False
+        self._caches_all = False
         self._last_frame = -1
         self._n_near_jumps = 0
         self._last_jump = self._announced_step = 0
@@ -101,7 +101,7 @@ class FrameCache:
     def rewind(self) -> None:
         """Prepare for reading frame 0 next."""
         self._last_frame = -1
-        self._keeps_all = False
+        self._caches_all = False
 
     def frame(self, frame: int) -> Frame:
         """Return a frame; unless `must_copy`, its arrays belong to the caller.
@@ -175,7 +175,7 @@ class FrameCache:
     def _run_to_read(self, frame: int, *, is_repeated: bool) -> tuple[int, int, bool]:
         """Return the run to read for a frame, and whether to keep its frames in the cache."""
         if is_repeated and self._last_frame >= 0:
-            self._keeps_all = True
+            self._caches_all = True
             return self._start, self._stop, True
         jump = frame - self._last_frame
         if self._last_frame < 0:
@@ -188,12 +188,12 @@ class FrameCache:
                 if jump < 0:
                     stop = start + self._unit_frames
                     start = stop - self._run_frames
-                return max(start, 0), min(stop, self._n_frames), self._keeps_all
+                return max(start, 0), min(stop, self._n_frames), self._caches_all
         else:
             self._n_near_jumps = 0
         start = frame - frame % self._jump_frames
         stop = min(start + self._jump_frames, self._n_frames)
-        return start, stop, self._keeps_all or self._jump_frames > 1
+        return start, stop, self._caches_all or self._jump_frames > 1
 
     def _read(self, start: int, stop: int) -> FrameBuffer:
         ring = self._ring if stop - start > 1 else self._single_frames

@@ -33,7 +33,7 @@ from mdio.core.errors import FrameReadError, SourceError
 from mdio.core.files.store import is_remote, to_path
 from mdio.core.frames import absent_frames
 from mdio.core.words import did_you_mean
-from mdio.layouts.base import Layout, cache_notes, plain_atoms, warn_of_lost_frames
+from mdio.layouts.base import Layout, atoms_to_array, cache_notes, warn_of_lost_frames
 from mdio.layouts.foreign.universe import to_mdanalysis_topology
 from mdio.layouts.h5md import layout as h5md
 from mdio.layouts.registry import open_layout
@@ -276,7 +276,7 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
         self, atomgroup: Any, bounds: tuple[int | None, ...], order: str
     ) -> tuple[range, NDArray[np.int64] | None]:
         """Return the frames and atoms of `timeseries`; raises ValueError for wrong arguments."""
-        atoms = None if atomgroup is None else plain_atoms(atomgroup)
+        atoms = None if atomgroup is None else atoms_to_array(atomgroup)
         if atoms is not None and not atoms.size:
             raise ValueError("Timeseries requires at least one atom to analyze")
         if sorted(order) != ["a", "c", "f"]:

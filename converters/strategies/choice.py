@@ -84,7 +84,7 @@ class CopyConversion(Conversion):
 
     @property
     def _needed_nbytes(self) -> float:
-        return self.plan.after(self.n_reused).nbytes
+        return self.plan.remaining(self.n_reused).nbytes
 
     def _create_worker(self, writer: LayoutWriter) -> Any:
         return _SegmentCopier(writer, self.repairs.former if self.repairs else None)
@@ -222,6 +222,6 @@ def choose(job: Job) -> Conversion:
     copy = None if facts.copier is None else CopyConversion.from_job(job, facts.copier)
     if copy is not None:
         return copy
-    if mpio is not None and facts.through_mpi is not None:
-        return MPIOConversion.from_job(job, mpio, facts.through_mpi)
+    if mpio is not None and facts.mpi_writer is not None:
+        return MPIOConversion.from_job(job, mpio, facts.mpi_writer)
     return Conversion(job, job.plan)

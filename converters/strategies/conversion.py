@@ -237,7 +237,7 @@ class Conversion:
         """Bytes that will be written at least; 0 if unknown."""
         if self.plan.compression is not None or self.plan.is_rounded:
             return self.job.min_nbytes
-        return self.plan.after(self.n_reused).nbytes
+        return self.plan.remaining(self.n_reused).nbytes
 
     def _note_stripes(self, writer: LayoutWriter) -> None:
         """Add a note where stripes were requested, and the file system did something else."""
@@ -394,12 +394,12 @@ class Conversion:
 
     def _record(self, writer: LayoutWriter, record: PieceRecord) -> None:
         """Add a stored piece to the journal, and upload it where the output goes into a store."""
-        for settled, files in writer.settled(record):
+        for piece, files in writer.written_pieces(record):
             if self._upload is not None and self._upload.uploads_while_writing:
                 self._upload.add(writer.path, files)
             if self._journal is not None:
                 with output_errors(writer.path):
-                    self._journal.add(resuming.journal_record(settled), files)
+                    self._journal.add(resuming.journal_record(piece), files)
 
     def _commit(self, writer: LayoutWriter, record: PieceRecord, progress: Progress | None) -> None:
         """Commit a stored piece, and count the coordinates in it that are not numbers."""

@@ -31,10 +31,10 @@ from mdio.core.words import MAX_RUNS
 from mdio.layouts.base import Layout
 from mdio.layouts.continuation import Continuation
 from mdio.layouts.foreign.universe import topology_of
-from mdio.layouts.manifest import treatments
+from mdio.layouts.manifest import stored_transformations
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.registry import open_layout, output_suffixes
-from mdio.layouts.views.chain import chain_parts
+from mdio.layouts.views.chain import chain_joined
 from mdio.layouts.views.joining import Joining
 from mdio.layouts.views.view import ViewLayout
 from mdio.layouts.writer import LayoutWriter, NotFinite, OutputMeta
@@ -78,7 +78,7 @@ class Appended:
             first = n_before if is_old else start
             parts.append((number, first, first + n_frames))
             n_before += n_frames
-        return ViewLayout(out, source=chain_parts(members, Joining(tuple(parts), changes=True)))
+        return ViewLayout(out, source=chain_joined(members, Joining(tuple(parts), changes=True)))
 
 
 def make_topology_files(
@@ -265,7 +265,7 @@ class Job:
         if len(fingerprints) > 1:
             files = {"path": files["path"], "files": fingerprints}
         optional_values = {
-            "treated": treatments(source.source),
+            "treated": stored_transformations(source.source),
             "lost": list(map(asdict, source.lost)),
             "joined": self.joined,
             "opened": self.options.sources.source_options,

@@ -159,7 +159,7 @@ class MPIOConversion(Conversion):
                     failure = {"error": error, "number": number}
             agreement.reach(**failure)
             try:
-                writer.store_together(items)
+                writer.store_collectively(items)
             except MdioError as error:
                 failure = {"error": error, "number": number, "must_end_program": True}
             agreement.reach(**failure)

@@ -197,7 +197,7 @@ def resume_from(journal: Journal, writer: LayoutWriter) -> list[PieceRecord]:
         ) from error
     for piece in existing:
         if piece is not pieces[piece.start]:  # it was moved
-            for moved, files in writer.settled(piece):
+            for moved, files in writer.written_pieces(piece):
                 journal.add(journal_record(moved), files)
     with output_errors(writer.path):
         flush(journal.path)

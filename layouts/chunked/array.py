@@ -57,7 +57,7 @@ class RowFrames(NamedTuple):
     last: int
     """Run of frames, numbered within the chunk."""
     target: slice
-    """Their place in the caller's array."""
+    """Their rows in the caller's array."""
     is_complete: bool
     """Whether they are all frames of the row."""
 
@@ -71,7 +71,7 @@ class ColumnAtoms(NamedTuple):
     """Indices within the chunk; None: all of its atoms."""
     n_atoms: int
     target: slice | AtomIndices
-    """Their place in the caller's array."""
+    """Their columns in the caller's array."""
     span: tuple[int, int] | None
     """The bytes of each frame that are read; None for all."""
 
@@ -91,28 +91,27 @@ def select_atoms(
 _scratch = Scratch()
 """All arrays share it, since hundreds of them are open for an ensemble."""
 RUN_NBYTES = 4 << 20
-"""Bytes that are read before their checksum is computed: many enough for file systems to be fast,
-..."""
+"""Bytes that are read before their checksum is computed: enough for file systems to be fast."""
 DISK_RUN_NBYTES = 512 << 10
-"""... but on a disk of this machine few enough to be still in a processor's cache of their own."""
+"""The same on a disk of this machine: few enough to be still in the cache of a core."""
 
 
 class ChunkedArray(ABC):
     """An array of coordinates, (F, A, 3) float32, for reading.
 
     `name`: in messages. `shape`, `chunk`: numbers of frames and atoms, of the array and of
-    a chunk. `plain`: whether chunks are stored uncompressed. `verify`: whether everything that is
+    a chunk. `uncompressed`: whether chunks are stored so. `verify`: whether everything that is
     read is compared with checksums. `in_pieces`: whether parts of a frame in a chunk are then read
     as complete pieces (`mdio.core.files.piece_sums`).
     """
 
     trailer_nbytes = 0
     """Bytes that follow each chunk and are read with it."""
-    decodes_parts = False
+    decodes_atoms = False
     """Whether `_decode` is faster for few atoms."""
     decodes_frames = False
     """Whether `_decode` is faster for few frames."""
-    sums_of_decoded = False
+    checksums_are_decoded = False
     """Whether the checksum of a compressed chunk is that of its decoded numbers."""
 
     def __init__(
@@ -121,7 +120,7 @@ class ChunkedArray(ABC):
         shape: tuple[int, ...],
         chunk: tuple[int, ...],
         *,
-        plain: bool,
+        uncompressed: bool,
         verify: bool,
         in_pieces: bool,
     ) -> None:
@@ -130,14 +129,14 @@ class ChunkedArray(ABC):
         self.chunk_frames, self.chunk_atoms = chunk[:2]
         self.grid = (-(-self.n_frames // self.chunk_frames), -(-self.n_atoms // self.chunk_atoms))
         self.row_nbytes = 12 * self.chunk_atoms
-        self.plain, self.in_pieces = plain, plain and verify and in_pieces
+        self.uncompressed, self.in_pieces = uncompressed, uncompressed and verify and in_pieces
         self.verifies = verify
         self._all_columns = [
             self._column(j, None, slice(j * self.chunk_atoms, (j + 1) * self.chunk_atoms))
             for j in range(self.grid[1])
         ]
         # Frames of all atoms are then stored in one run, as in memory.
-        self._is_contiguous = plain and self.chunk_atoms == self.n_atoms
+        self._is_contiguous = uncompressed and self.chunk_atoms == self.n_atoms
         self._n_pieces = pieces_of_row(self.row_nbytes)
         self._last_selection: tuple[AtomIndices, list[ColumnAtoms]] | None = None
         self._decoded_row = self._last_partial_row = -1
@@ -168,10 +167,10 @@ class ChunkedArray(ABC):
             return [self._column(0, atoms, slice(None))]
         if self._last_selection is not None and np.array_equal(self._last_selection[0], atoms):
             return self._last_selection[1]
-        owner = atoms // self.chunk_atoms
+        column_of_atom = atoms // self.chunk_atoms
         columns = []
-        for j in np.flatnonzero(np.bincount(owner)).tolist():
-            positions = np.flatnonzero(owner == j)
+        for j in np.flatnonzero(np.bincount(column_of_atom)).tolist():
+            positions = np.flatnonzero(column_of_atom == j)
             target: slice | AtomIndices = positions
             if positions[-1] - positions[0] + 1 == positions.size:
                 target = slice(int(positions[0]), int(positions[-1]) + 1)
@@ -184,7 +183,7 @@ class ChunkedArray(ABC):
     ) -> ColumnAtoms:
         n_atoms = min(self.chunk_atoms, self.n_atoms - j * self.chunk_atoms)
         span = None
-        if self.plain and self.row_nbytes >= NARROW_FRAME_NBYTES:
+        if self.uncompressed and self.row_nbytes >= NARROW_FRAME_NBYTES:
             begin, end = 0, 12 * n_atoms
             if atoms is not None:
                 begin, end = 12 * int(atoms.min()), 12 * int(atoms.max()) + 12
@@ -199,16 +198,16 @@ class ChunkedArray(ABC):
         """Return the file of a chunk, and offset and size of the chunk in it."""
 
     @abstractmethod
-    def corrupt(self, i: int, j: int, file: OpenFile, problem: str) -> CorruptLayoutError:
+    def chunk_error(self, i: int, j: int, file: OpenFile, problem: str) -> CorruptLayoutError:
         """Return the error for a chunk, which names file, array and frames."""
 
-    # The next three are not needed of arrays that do not verify, or whose chunks are all plain.
+    # Arrays that do not verify, or whose chunks are uncompressed, need not define the next three.
 
     def _compare(self, i: int, j: int, file: OpenFile, crc: int, trailer: Bytes) -> None:
         """Compare the crc32c of a chunk with the stored one; raises CorruptLayoutError."""
         raise NotImplementedError
 
-    def _piece_sums(self, start: int, stop: int, j: int, first: int, n_pieces: int) -> Sums:
+    def _piece_checksums(self, start: int, stop: int, j: int, first: int, n_pieces: int) -> Sums:
         """Return checksums of `n_pieces` of frames ``start:stop`` of a column, (frames, pieces)."""
         raise NotImplementedError
 
@@ -217,13 +216,13 @@ class ChunkedArray(ABC):
     ) -> None:
         """Decode frames ``first:last`` of a chunk into `out`; raises ValueError.
 
-        It is called for all atoms and frames unless it `decodes_parts`.
+        It is called for all atoms and frames unless it `decodes_atoms`.
         """
         raise NotImplementedError
 
     def __getstate__(self) -> dict[str, Any]:
-        emptied = {"_decoded_row": -1, "_last_partial_row": -1, "_decoded": {}}
-        return {**self.__dict__, **emptied, "_last_selection": None}
+        cleared = {"_decoded_row": -1, "_last_partial_row": -1, "_decoded": {}}
+        return {**self.__dict__, **cleared, "_last_selection": None}
 
     def close(self) -> None:
         self._decoded_row = self._last_partial_row = -1
@@ -243,15 +242,15 @@ class ChunkedArray(ABC):
         columns = self.columns(atoms)
         for rows in self.rows(start, stop):
             target = out[rows.target]
-            alone = (
-                self.decodes_parts
+            only_requested = (
+                self.decodes_atoms
                 and rows.i != self._decoded_row
-                and self._decodes_alone(rows, columns)
+                and self._decodes_only_requested(rows, columns)
             )
             for column in columns:
-                self._read_chunk(rows, column, target, alone=alone)
+                self._read_chunk(rows, column, target, only_requested=only_requested)
 
-    def _decodes_alone(self, rows: RowFrames, columns: Sequence[ColumnAtoms]) -> bool:
+    def _decodes_only_requested(self, rows: RowFrames, columns: Sequence[ColumnAtoms]) -> bool:
         """Return whether to decode only the requested frames of a row of chunks, and keep nothing.
 
         So if they are all frames of the row; or few, and others of the row were not requested just
@@ -283,7 +282,7 @@ class ChunkedArray(ABC):
                     begin, end = column.span
                     for k in range(first, last):
                         yield ByteRange(file, offset + k * self.row_nbytes + begin, end - begin)
-                elif self.plain and not is_complete:
+                elif self.uncompressed and not is_complete:
                     nbytes = (last - first) * self.row_nbytes
                     yield ByteRange(file, offset + first * self.row_nbytes, nbytes)
                 else:
@@ -293,9 +292,9 @@ class ChunkedArray(ABC):
         self,
         runs: FrameRuns,  # noqa: ARG002
         atoms: AtomIndices | None,  # noqa: ARG002
-        share: int,  # noqa: ARG002
+        count: int,  # noqa: ARG002
     ) -> Iterator[Opening]:
-        """Yield the objects that reading runs opens first; `share` arrays share a memory limit."""
+        """Yield the objects that reading runs opens first; `count` arrays share the memory."""
         yield from ()
 
     def chunk_openings(self, i: int) -> Iterator[Opening]:  # noqa: ARG002
@@ -307,24 +306,24 @@ class ChunkedArray(ABC):
             file.fill(offset, *buffers)
         except CorruptLayoutError as error:
             problem = str(error).removeprefix(f"{file.path}: ")
-            raise self.corrupt(i, j, file, problem) from error
+            raise self.chunk_error(i, j, file, problem) from error
 
     def _check_rows(
         self, i: int, j: int, first: int, file: OpenFile, rows: NDArray[np.generic], piece: int = 0
     ) -> None:
         """Compare rows of a chunk, from its frame `first` on, and from piece `piece` of each on."""
-        sums = row_sums(rows)
+        checksums = row_sums(rows)
         start, n_rows = i * self.chunk_frames + first, len(rows)
-        n_pieces = len(sums) // n_rows
-        expected = self._piece_sums(start, start + n_rows, j, piece, n_pieces)
-        difference = first_difference(sums, expected)
+        n_pieces = len(checksums) // n_rows
+        expected = self._piece_checksums(start, start + n_rows, j, piece, n_pieces)
+        difference = first_difference(checksums, expected)
         if difference is not None:
             problem = (
                 f"the checksum of frame {start + difference // n_pieces} is "
-                f"{sums[difference]:08x}, expected {expected.flat[difference]:08x}; the file is "
-                "damaged or not what was written there, convert the source again"
+                f"{checksums[difference]:08x}, expected {expected.flat[difference]:08x}; the file "
+                "is damaged or not what was written there, convert the source again"
             )
-            raise self.corrupt(i, j, file, problem)
+            raise self.chunk_error(i, j, file, problem)
 
     def _read_frames(self, i: int, first: int, out: FloatArray) -> None:
         """Read frames of an uncompressed chunk, from its frame `first` on."""
@@ -332,8 +331,8 @@ class ChunkedArray(ABC):
         offset += first * self.row_nbytes
         if self.in_pieces:
             start = i * self.chunk_frames + first
-            sums = self._piece_sums(start, start + len(out), 0, 0, self._n_pieces)
-            if file.fill_rows(offset, out, sums, ROW_PIECE_NBYTES):
+            checksums = self._piece_checksums(start, start + len(out), 0, 0, self._n_pieces)
+            if file.fill_rows(offset, out, checksums, ROW_PIECE_NBYTES):
                 return
         self._fill(i, 0, file, offset, out)
         if self.in_pieces:
@@ -353,7 +352,7 @@ class ChunkedArray(ABC):
                 continue
             next_file, offset, nbytes = self.locate(i, 0)
             data = out[target].reshape(-1).view(np.uint8)
-            behind = np.empty(nbytes - data.nbytes + self.trailer_nbytes, np.uint8)
+            trailing = np.empty(nbytes - data.nbytes + self.trailer_nbytes, np.uint8)
             if file is not None and (
                 next_file is not file or offset != end or offset + nbytes > begin + max_nbytes
             ):
@@ -363,7 +362,7 @@ class ChunkedArray(ABC):
                 max_nbytes = DISK_RUN_NBYTES if next_file.is_on_disk else RUN_NBYTES
             if not run:
                 file, begin = next_file, offset
-            run.append((i, data, behind))
+            run.append((i, data, trailing))
             end = offset + nbytes + self.trailer_nbytes
         if file is not None:
             self._read_run(file, begin, run, max_nbytes)
@@ -377,25 +376,25 @@ class ChunkedArray(ABC):
             data, offset = data[max_nbytes:], offset + max_nbytes
         run[0] = i, data, last
         self._fill(i, 0, file, offset, *(part for _, *parts in run for part in parts if part.size))
-        for i, data, behind in run if self.verifies else ():
+        for i, data, trailing in run if self.verifies else ():
             crc = crc32c(data, crc)
-            n_zeros = behind.nbytes - self.trailer_nbytes  # after the last frame
+            n_zeros = trailing.nbytes - self.trailer_nbytes  # after the last frame
             if n_zeros:
-                crc = crc32c(behind[:n_zeros], crc)
-            self._compare(i, 0, file, crc, behind[n_zeros:])
+                crc = crc32c(trailing[:n_zeros], crc)
+            self._compare(i, 0, file, crc, trailing[n_zeros:])
             crc = 0
 
     def _read_chunk(
-        self, rows: RowFrames, column: ColumnAtoms, out: FloatArray, *, alone: bool
+        self, rows: RowFrames, column: ColumnAtoms, out: FloatArray, *, only_requested: bool
     ) -> None:
         j, atoms, n_atoms, target, span = column
         if span is not None:
             source = self._read_rows(rows, j, *span)
             source, atoms = select_atoms(source, atoms, n_atoms, span[0] // 4)
-        elif self.plain and not rows.is_complete:
+        elif self.uncompressed and not rows.is_complete:
             source = self._read_rows(rows, j, 0, self.row_nbytes)
             source = source.reshape(len(source), -1, 3)
-        elif alone:
+        elif only_requested:
             if atoms is None and n_atoms < self.chunk_atoms:
                 atoms = np.arange(n_atoms)
             if isinstance(target, slice):
@@ -414,7 +413,7 @@ class ChunkedArray(ABC):
             out[:, target] = source[:, atoms]
 
     def _read_rows(self, rows: RowFrames, j: int, begin: int, end: int) -> FloatArray:
-        """Return bytes ``begin:end`` of the requested frames of a plain chunk, as floats."""
+        """Return bytes ``begin:end`` of requested frames of an uncompressed chunk, as floats."""
         i, first, last, *_ = rows
         file, offset, _ = self.locate(i, j)
         row_bytes = np.empty((last - first, end - begin), np.uint8)
@@ -433,7 +432,7 @@ class ChunkedArray(ABC):
         file, offset, nbytes = self.locate(i, j)
         encoded = _scratch.buffer("encoded", nbytes + self.trailer_nbytes)
         self._fill(i, j, file, offset, encoded)
-        if verify and (self.plain or not self.sums_of_decoded):
+        if verify and (self.uncompressed or not self.checksums_are_decoded):
             self._compare(i, j, file, crc32c(encoded[:nbytes]), encoded[nbytes:])
         return file, encoded[:nbytes]
 
@@ -446,13 +445,13 @@ class ChunkedArray(ABC):
         try:
             self._decode(data, out, *part)
         except ValueError as error:
-            raise self.corrupt(i, j, file, f"a chunk cannot be decoded: {error}") from error
-        if verify and self.sums_of_decoded:
+            raise self.chunk_error(i, j, file, f"a chunk cannot be decoded: {error}") from error
+        if verify and self.checksums_are_decoded:
             self._compare(i, j, file, crc32c(out), data[:0])
 
     def _load(self, i: int, j: int, *, verify: bool) -> FloatArray:
-        """Return a complete chunk with its padding; a plain one is valid until the next call."""
-        if self.plain:
+        """Return a complete chunk with its padding; uncompressed, valid until the next call."""
+        if self.uncompressed:
             data = self._encoded(i, j, verify=verify)[1]
             return data.view("<f4").reshape(-1, self.chunk_atoms, 3)
         chunk = np.empty((self.chunk_frames, self.chunk_atoms, 3), np.float32)
@@ -473,7 +472,7 @@ class ChunkedArray(ABC):
 
 DEFLATE_MAX_RATIO = 1100
 """zlib decompresses a byte to at most about 1,030; a chunk that claims more is damaged."""
-DAMAGED = "the file is damaged: convert the source again"
+DAMAGED_ADVICE = "the file is damaged: convert the source again"
 
 
 class ChunksInFile(ChunkedArray):
@@ -499,21 +498,21 @@ class ChunksInFile(ChunkedArray):
     def locate(self, i: int, j: int) -> tuple[OpenFile, int, int]:
         return self.file, self.offset.item(i, j), self.nbytes.item(i, j)
 
-    def corrupt(self, i: int, j: int, file: OpenFile, problem: str) -> CorruptLayoutError:  # noqa: ARG002
+    def chunk_error(self, i: int, j: int, file: OpenFile, problem: str) -> CorruptLayoutError:  # noqa: ARG002
         return CorruptLayoutError(f"{self.describe_chunk(i, j)}: {problem}")
 
 
 def inflate(stored: NDArray[np.uint8], out: NDArray[Any]) -> None:
     """Decode a chunk of HDF5's filters shuffle and deflate into `out`; raises ValueError."""
     if out.nbytes > DEFLATE_MAX_RATIO * stored.nbytes:
-        raise ValueError(f"{stored.nbytes} bytes cannot hold {out.nbytes}; {DAMAGED}")
+        raise ValueError(f"{stored.nbytes} bytes cannot hold {out.nbytes}; {DAMAGED_ADVICE}")
     stream = zlib.decompressobj()
     try:  # one byte more than expected, since zlib checks its checksum only at the end
         inflated = stream.decompress(stored.data, out.nbytes + 1)
     except zlib.error as error:
-        raise ValueError(f"{error}; {DAMAGED}") from error
+        raise ValueError(f"{error}; {DAMAGED_ADVICE}") from error
     if not stream.eof and len(inflated) == out.nbytes:
-        raise ValueError(f"its end is missing; {DAMAGED}")
+        raise ValueError(f"its end is missing; {DAMAGED_ADVICE}")
     if len(inflated) != out.nbytes:
-        raise ValueError(f"it has {len(inflated)} bytes, expected {out.nbytes}; {DAMAGED}")
+        raise ValueError(f"it has {len(inflated)} bytes, expected {out.nbytes}; {DAMAGED_ADVICE}")
     unshuffle(inflated, out.itemsize, out.reshape(-1).view(np.uint8).data)

@@ -56,9 +56,8 @@ class OwnOutput(ABC, Generic[Array]):
     _factors: Mapping[str, float] = {}
     """Factors to mdio's units, of fields that are stored in others."""
 
-    _columns_run: tuple[int, int, Sequence[NDArray[Any]]] = (0, -1, ((), (), ()))  # type: ignore[assignment]
-    """Start and stop of the run of frames that includes those that were read last, and its times,
-    steps and boxes."""
+    _cached_columns: tuple[int, int, Sequence[NDArray[Any]]] = (0, -1, ((), (), ()))  # type: ignore[assignment]
+    """Run of frames (start, stop) whose times, steps and boxes were read last, and these."""
 
     def __init__(self, path: Path, manifest: Any, group: str | None, *, verify: bool) -> None:
         self.path, self._verifies = path, verify
@@ -78,7 +77,7 @@ class OwnOutput(ABC, Generic[Array]):
         self.groups = StoredGroups(group_atoms)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_columns_run"}
+        return {name: value for name, value in self.__dict__.items() if name != "_cached_columns"}
 
     @property
     def has_manifest_times(self) -> bool:
@@ -166,13 +165,13 @@ class OwnOutput(ABC, Generic[Array]):
     def read_into(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
     ) -> None:
-        first, last, (time, step, box) = self._columns_run
+        first, last, (time, step, box) = self._cached_columns
         if not first <= start <= stop <= last:
             first, last = self._run_in_memory(start, stop)
             time, step, box = (
                 self.read_column(name, first, last) for name in ("time", "step", "box")
             )
-            self._columns_run = first, last, (time, step, box)
+            self._cached_columns = first, last, (time, step, box)
         is_single = stop - start == 1  # NumPy copies a number four times as fast as a slice of one
         rows, out_rows = (
             (start - first, 0) if is_single else (slice(start - first, stop - first), ...)
@@ -211,14 +210,14 @@ class OwnOutput(ABC, Generic[Array]):
                 self.arrays[group, field].openings(runs, atoms, len(stored_fields))
                 for field in stored_fields
             ]
-            for alternatives in zip_longest(*openings):
-                yield from (opening for opening in alternatives if opening is not None)
+            for next_openings in zip_longest(*openings):
+                yield from (opening for opening in next_openings if opening is not None)
 
     def stored_group(self, atoms: AtomIndices | None) -> tuple[str, AtomIndices | None]:
         """Return the stored group to read atoms from, and their indices in it; None for all."""
         if atoms is None:
             return self.group, None
-        group, atoms = self.groups.cover(atoms) or (self.group, atoms)
+        group, atoms = self.groups.smallest_group(atoms) or (self.group, atoms)
         size = self._sizes[group]
         if atoms is not None and atoms.size == size and np.array_equal(atoms, np.arange(size)):
             atoms = None
@@ -238,7 +237,7 @@ class OwnOutput(ABC, Generic[Array]):
             array.close()
 
 
-Covered = tuple[str, AtomIndices | None]
+GroupAtoms = tuple[str, AtomIndices | None]
 """A stored group, and indices of atoms in it; None: all of them, in its order."""
 
 
@@ -250,13 +249,13 @@ class StoredGroups:
     """
 
     def __init__(self, groups: Mapping[str, AtomIndices]) -> None:
-        self._groups_as_stored, self._groups = groups, []
+        self._atoms_by_group, self._groups = groups, []
         for name in sorted(groups, key=lambda name: groups[name].size):
             order = np.argsort(groups[name], kind="stable")
             self._groups.append((name, groups[name][order], order))
-        self._last: tuple[AtomIndices, Covered | None] | None = None
+        self._last: tuple[AtomIndices, GroupAtoms | None] | None = None
 
-    def cover(self, atoms: AtomIndices) -> Covered | None:
+    def smallest_group(self, atoms: AtomIndices) -> GroupAtoms | None:
         """Return the smallest group that has all of `atoms`, or None, and their indices in it.
 
         The result for the last selection is kept: an analysis reads the same one block after block.
@@ -269,9 +268,9 @@ class StoredGroups:
 
     def atoms_of(self, name: str) -> AtomIndices:
         """Return the atoms of a group in the order in which they are stored; raises KeyError."""
-        return self._groups_as_stored[name]
+        return self._atoms_by_group[name]
 
-    def _search(self, atoms: AtomIndices) -> Covered | None:
+    def _search(self, atoms: AtomIndices) -> GroupAtoms | None:
         for name, group_atoms, order in self._groups:
             if not group_atoms.size:
                 continue
@@ -303,7 +302,7 @@ class Ensemble(ABC):
         return (self.target if final else self.path) / f"{label}{self.suffix}"
 
     @abstractmethod
-    def seal(self, labels: Sequence[str]) -> None:
+    def write_manifest(self, labels: Sequence[str]) -> None:
         """Write the manifest, with the trajectories in order; raises OutputError."""
 
     def manifest(self, labels: Sequence[str]) -> dict[str, Any]:

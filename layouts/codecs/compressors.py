@@ -196,7 +196,7 @@ def _compressor_classes() -> Iterator[type[Compressor]]:
     yield from _plugins().values()
 
 
-def _with_level(
+def _parse_level(
     option: str, levels: Mapping[str, tuple[int, int, int]], layout_name: str, *without_level: str
 ) -> tuple[str, int]:
     """Return the name and the level in an option; raises PlanError.
@@ -238,7 +238,7 @@ def compressor_from_option(option: str | None) -> Compressor | None:
     if option.partition(":")[0] not in classes:
         classes = {**classes, **_plugins()}
     levels = {name: cls.levels for name, cls in classes.items()}
-    name, level = _with_level(option, levels, "zarr")
+    name, level = _parse_level(option, levels, "zarr")
     return classes[name](level)
 
 
@@ -280,7 +280,7 @@ def quantised_from_option(step: float, rule: str | None, option: str | None) -> 
         return replace(form, compressor="rigid")
     if option == "rigid-seek":
         return replace(form, compressor="rigid-seek")
-    name, level = _with_level(option, QUANTISED_LEVELS, "zarr with --precision", *WITHOUT_LEVEL)
+    name, level = _parse_level(option, QUANTISED_LEVELS, "zarr with --precision", *WITHOUT_LEVEL)
     return replace(form, compressor="lz4" if name == "lz4" else "zstd", level=level)
 
 

@@ -118,14 +118,14 @@ Bytes = NDArray[np.uint8]
 
 MAGIC = b"mdq1"
 HEADER = struct.Struct("<4sBBHIIdII")
-RAW, STEP, XTC = 0, 1, 2
+FLOATS, STEP, XTC = 0, 1, 2
 ALONG_ATOMS, BITPACKED, RIGID = 2, 4, 8
 """Numbers that are added to the mode."""
 WITHOUT_LEVEL = ("bitpack", "rigid", "rigid-seek")
 """Compressors without a level."""
-RIGID_CUTS = {"rigid": (0, 0), "rigid-seek": (16, 2048)}
-"""Number of frames from one that is decoded without earlier ones to the next, and number of atoms
-that are decoded together; 0: all."""
+RIGID_INTERVALS = {"rigid": (0, 0), "rigid-seek": (16, 2048)}
+"""Frames from one that is decoded without earlier ones to the next, and atoms that are decoded
+together; 0: all."""
 DESCRIPTION_NBYTES = 1 << 20
 """Most bytes of a rigid chunk's description, besides 4 for each atom."""
 RULES = ("step", "xtc")
@@ -204,8 +204,8 @@ def encode_chunk(
     second_part: bytes | memoryview = b""
     itemsize = 0
     rigid = deltas = None
-    if form.compressor in RIGID_CUTS:
-        rigid = encode_rigid(positions, scale, *RIGID_CUTS[form.compressor], xtc=is_xtc)
+    if form.compressor in RIGID_INTERVALS:
+        rigid = encode_rigid(positions, scale, *RIGID_INTERVALS[form.compressor], xtc=is_xtc)
     if rigid is None or rigid[1].nbytes > positions.nbytes:
         rigid = None
         deltas = kernels.quantise(positions, scale, _integer_buffer(n_frames, n_atoms), xtc=is_xtc)
@@ -240,7 +240,7 @@ def encode_chunk(
             itemsize = folded.itemsize
             second_part = compress(folded, form.packing) if n_frames > 1 else b""
     if rigid is None and deltas is None:
-        mode, itemsize, scale = RAW, 4, 0.0
+        mode, itemsize, scale = FLOATS, 4, 0.0
         first_part, second_part = compress(positions, form.packing), b""
     sizes = (len(first_part), len(second_part))
     header = HEADER.pack(MAGIC, mode, itemsize, 0, n_frames, n_atoms, scale, *sizes)
@@ -281,11 +281,11 @@ def decode_chunk(
         raise ValueError(f"it holds {n_frames} frames of {n_atoms} atoms, expected {shape}")
     if HEADER.size + sum(sizes) != len(data):
         raise ValueError(f"{len(data)} bytes, expected {HEADER.size + sum(sizes)}")
-    if mode != RAW and not 0 < scale < np.inf:
+    if mode != FLOATS and not 0 < scale < np.inf:
         raise ValueError(f"its integers have a step of {scale}")
     first_part = data[HEADER.size : HEADER.size + sizes[0]]
     second_part = data[HEADER.size + sizes[0] :]
-    if mode == RAW:
+    if mode == FLOATS:
         floats = _decompress(first_part, 4, 3 * n_frames * n_atoms, "first part").view("<f4")
         frames = floats.reshape(n_frames, n_atoms, 3)[first:last]
         out[...] = frames if atoms is None else frames[:, atoms]

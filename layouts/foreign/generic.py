@@ -31,12 +31,12 @@ from mdio.layouts.foreign.compressed import (
     compression_of,
     decompressed_head,
 )
+from mdio.layouts.foreign.library import MDAnalysisFrames, tng_frames
 from mdio.layouts.foreign.snapshot import ForeignFrames, Snapshot, fill_row
 from mdio.layouts.foreign.text.format import FORMATS as TEXT_FORMATS
 from mdio.layouts.foreign.text.format import TextFrames
 from mdio.layouts.foreign.units import length_factor, made_up
 from mdio.layouts.foreign.universe import topology_of, universe_from_parser
-from mdio.layouts.foreign.whole_file import WholeFile, tng_frames
 
 NATIVE = {"XTC": "XTC", "TRR": "TRR", "DCD": "DCD", "NCDF": "NetCDF", "NC": "NetCDF"}
 """Formats that mdio reads itself, by suffix: another file with such a suffix is misnamed."""
@@ -101,8 +101,8 @@ class GenericLayout(Layout):
         suffix, name = compression_of(self.path), _format_by_name(self.path)
         format_name = self._format_name()
         # MDAnalysis, which reads all but text of frames, knows gzip and bzip2.
-        is_unread = name in BINARY or (suffix == ZSTD and format_name not in TEXT_FORMATS)
-        if suffix in DECOMPRESSORS and is_unread:
+        is_unreadable = name in BINARY or (suffix == ZSTD and format_name not in TEXT_FORMATS)
+        if suffix in DECOMPRESSORS and is_unreadable:
             raise SourceError(
                 f"{self.path}: a compressed {name} file cannot be read; decompress it first "
                 f"({DECOMPRESSORS[suffix]} {self.path.name})"
@@ -118,7 +118,7 @@ class GenericLayout(Layout):
     def _read_info(self, format_name: str) -> TrajectoryInfo:
         """Return the information on the trajectory; reads the first two frames and the last."""
         frames = self._frames
-        is_stored = {"dt": frames.has_times, "length_unit": frames.names_lengths}
+        is_stored = {"dt": frames.has_times, "length_unit": frames.has_length_unit}
         if redundant := [name for name in self._missing_value_options if is_stored[name]]:
             raise redundant_option_error(self.path, redundant[0])
         first = self._snapshot(0)
@@ -145,7 +145,7 @@ class GenericLayout(Layout):
             format_name,
             self.options,
             times=None if frames.has_times else frames.counted_in,
-            lengths=not frames.names_lengths,
+            lengths=not frames.has_length_unit,
             fields=frames.fields,
             has_steps=first.step is not None,
         )
@@ -163,7 +163,7 @@ class GenericLayout(Layout):
             return TextFrames(self.path, format_name, self.options)
         if format_name == "TNG":
             return tng_frames(self.path, self.options)
-        return WholeFile(self.path, format_name, self.options)
+        return MDAnalysisFrames(self.path, format_name, self.options)
 
     def _check_reader_options(self, format_name: str) -> None:
         """Raise OptionError if MDAnalysis' reader lacks an option, which it would ignore."""

@@ -33,11 +33,11 @@ MAX_EMPTY_RATIO = 10
 class GSDFrames(ForeignFrames):
     """The frames of a GSD file of HOOMD's schema."""
 
-    names_lengths = False
+    has_length_unit = False
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        with self._translated("opened"):
+        with self._library_errors("opened"):
             try:
                 self._describe()
             except BaseException:
@@ -54,7 +54,7 @@ class GSDFrames(ForeignFrames):
             ) from None
         return gsd.fl.open(str(self.path), "r")
 
-    def _failure(self, action: str, error: BaseException) -> SourceError:
+    def _error_for(self, action: str, error: BaseException) -> SourceError:
         return self._error(f"it cannot be {action} ({one_line(error)[:200]})")
 
     def _error(self, problem: str) -> SourceError:
@@ -94,7 +94,7 @@ class GSDFrames(ForeignFrames):
 
     def _numbers(self, name: str, frame: int) -> NDArray[Any]:
         """Return the numbers of a frame that has them; raises SourceError."""
-        with self._translated(f"read: {name} of frame {frame}"):
+        with self._library_errors(f"read: {name} of frame {frame}"):
             numbers: NDArray[Any] = self._file.read_chunk(frame, name)
         shape = {BOX: (6,), POSITION: (numbers.shape[0], 3)}.get(name, (1,))
         if numbers.dtype != DTYPES[name] or numbers.shape != shape or not numbers.size:

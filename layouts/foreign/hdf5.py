@@ -35,7 +35,7 @@ MAX_COMPRESSION_RATIO = 100_000
 """No trajectory compresses so well: a dataset that is larger by more was never written."""
 
 
-def was_written(dataset: h5py.Dataset) -> bool:
+def has_plausible_size(dataset: h5py.Dataset) -> bool:
     """Return whether the file can hold all numbers that a dataset of it claims."""
     return bool(dataset.nbytes <= MAX_COMPRESSION_RATIO * max(dataset.id.get_storage_size(), 1))
 
@@ -160,7 +160,7 @@ def chunks_of(dataset: h5py.Dataset, file: OpenFile) -> ForeignChunks | None:
         file,
         offset,
         np.full(offset.shape, chunk_nbytes, np.int64),
-        plain=True,
+        uncompressed=True,
         verify=False,
         in_pieces=False,
     )
@@ -216,7 +216,7 @@ class _HeapChecker(FileObject):
         data = self._file.peek(begin, self._position + len(view) - begin)
         signature_offset = data.find(SIGNATURE)
         while signature_offset >= 0 and self.damaged_offset is None:
-            if not self._is_sound(begin + signature_offset):
+            if not self._is_intact(begin + signature_offset):
                 self.damaged_offset = begin + signature_offset
             signature_offset = data.find(SIGNATURE, signature_offset + 1)
         data = b"" if self.damaged_offset is not None else data[self._position - begin :]
@@ -224,7 +224,7 @@ class _HeapChecker(FileObject):
         self._position += len(view)
         return len(view)
 
-    def _is_sound(self, offset: int) -> bool:
+    def _is_intact(self, offset: int) -> bool:
         head = self._file.peek(offset, HEAP_HEADER.size)
         if len(head) < HEAP_HEADER.size:
             return True  # HDF5 reports that

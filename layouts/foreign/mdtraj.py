@@ -21,7 +21,7 @@ from mdio.core.files.fingerprint import read_head
 from mdio.core.frames import AtomIndices, Flaws, FrameBlock, TrajectoryInfo
 from mdio.core.topology import BONDS, RESINDEX, SEGINDEX, Texts, Topology
 from mdio.layouts.base import FormatFacts, Layout, redundant_option_error
-from mdio.layouts.foreign.hdf5 import Datasets, check_heaps, was_written
+from mdio.layouts.foreign.hdf5 import Datasets, check_heaps, has_plausible_size
 from mdio.layouts.foreign.tree import as_source_error, text_of
 from mdio.layouts.foreign.units import made_up, spelled_factor
 
@@ -79,7 +79,7 @@ class MDTrajLayout(Layout):
             raise self._error(f"{text}; expected numbers in this file")
         if array.shape != shape:
             raise self._error(f"{name} has shape {array.shape}, expected {shape}")
-        if not was_written(array):
+        if not has_plausible_size(array):
             raise self._error(f"{name} claims {array.nbytes} bytes, few are stored")
         return array
 

@@ -101,7 +101,7 @@ class ForeignFrames(ABC):
     counted_in: str = "frames"
     """What times are counted in if the file has none: ``frames`` or ``steps``."""
     lost: tuple[LostBytes, ...] = ()
-    names_lengths: bool = True
+    has_length_unit: bool = True
     """Whether the unit of lengths is known."""
     _errors: tuple[type[BaseException], ...] = (Exception,)
     """What the library raises on bad input; most may raise any exception."""
@@ -126,7 +126,7 @@ class ForeignFrames(ABC):
         """Open the file."""
 
     @abstractmethod
-    def _failure(self, action: str, error: BaseException) -> BaseException:
+    def _error_for(self, action: str, error: BaseException) -> BaseException:
         """Return the exception to raise for an `error` of the library.
 
         `action`: what the file cannot be: ``opened``, ``read at frame 3``.
@@ -139,7 +139,7 @@ class ForeignFrames(ABC):
         )
 
     @contextmanager
-    def _translated(self, action: str) -> Iterator[None]:
+    def _library_errors(self, action: str) -> Iterator[None]:
         """Raise SourceError for errors of the library, and hide its warnings."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -148,7 +148,7 @@ class ForeignFrames(ABC):
             except MdioError:
                 raise
             except self._errors as error:
-                failure = self._failure(action, error)
+                failure = self._error_for(action, error)
                 if failure is error:
                     raise
                 raise failure from error

@@ -43,7 +43,7 @@ def require_numbers(array: Any) -> None:
         raise ValueError(f"{array.name} holds {array.dtype}, expected numbers")
 
 
-class Axis:
+class Column:
     """Steps or times of a time-dependent element, in all forms of H5MD.
 
     An array with a number for each frame; a scalar, the increment, with an attribute ``offset`` for
@@ -80,9 +80,9 @@ class Series:
     """The frames of one element."""
 
     n_frames: int
-    step: Axis | None
+    step: Column | None
     """None if it has no steps: its frames are those of the positions."""
-    time: Axis | None
+    time: Column | None
 
 
 class Sampling:
@@ -98,7 +98,7 @@ class Sampling:
         self.n_frames = first.n_frames
         self._rows: dict[str, NDArray[np.int64]] = {}
         self._steps: NDArray[np.int64] | None = None
-        self._axes = [(first, np.empty(0, np.int64))]
+        self._series_rows = [(first, np.empty(0, np.int64))]
         """Series, each with the row that it has for each frame; rows only if frames were merged."""
         self.has_times = first.time is not None
         """Whether all frames have a time; otherwise they are counted."""
@@ -121,8 +121,8 @@ class Sampling:
             rows = np.full(self.n_frames, -1, np.int64)
             rows[np.searchsorted(self._steps, array_steps)] = np.arange(len(array_steps))
             self._rows[name] = rows
-        self._axes = [(other, self._rows[name]) for name, other in series.items()]
-        timed = [rows >= 0 for other, rows in self._axes if other.time is not None]
+        self._series_rows = [(other, self._rows[name]) for name, other in series.items()]
+        timed = [rows >= 0 for other, rows in self._series_rows if other.time is not None]
         self.has_times = bool(timed) and bool(np.any(timed, axis=0).all())
         self.has_steps = True
 
@@ -144,7 +144,7 @@ class Sampling:
     def steps(self, start: int, stop: int) -> NDArray[Any]:
         if self._steps is not None:
             return self._steps[start:stop]
-        return (self._axes[0][0].step or Axis(None)).read(start, stop)
+        return (self._series_rows[0][0].step or Column(None)).read(start, stop)
 
     def times(self, start: int, stop: int) -> NDArray[Any]:
         """Return the times (ps) of frames ``start:stop``, each from an element that has it."""
@@ -152,9 +152,9 @@ class Sampling:
         if not self.has_times:
             return times
         if not self._rows:
-            assert self._axes[0][0].time is not None
-            return self._axes[0][0].time.read(start, stop)
-        for series, rows in reversed(self._axes):
+            assert self._series_rows[0][0].time is not None
+            return self._series_rows[0][0].time.read(start, stop)
+        for series, rows in reversed(self._series_rows):
             if series.time is not None:
                 frame_rows = rows[start:stop]
                 has_row = frame_rows >= 0
@@ -190,7 +190,7 @@ def _n_atoms(particles: Any, name: str) -> int | None:
         return 0
 
 
-def _is_seeded(steps: Any) -> bool:
+def _has_fill_row(steps: Any) -> bool:
     """Return whether a fill value precedes the step (and time) of the first frame.
 
     From 2020 to June 2026 ESPResSo made these arrays with one row too many.
@@ -275,16 +275,16 @@ class ForeignTrajectory(ABC):
         parent = self._group["box/edges" if field == "box" else H5MD_NAMES[field]]
         values = self._values[field] if field != "box" or self._cells is None else self._cells.edges
         times, steps = child(parent, "time"), child(parent, "step")
-        skip = int(self._creator == "ESPResSo" and _is_seeded(steps))
+        skip = int(self._creator == "ESPResSo" and _has_fill_row(steps))
         if skip and field == "positions":
             self.notes.append(
                 f"{self.path}: {steps.name} and times begin with a number of no frame, as "
                 "ESPResSo wrote them until June 2026; it is left out"
             )
-        time = None if times is None else Axis(times, self._factor("time", times), skip=skip)
-        step = None if steps is None else Axis(steps, skip=skip)
+        time = None if times is None else Column(times, self._factor("time", times), skip=skip)
+        step = None if steps is None else Column(steps, skip=skip)
         n_values = int(values.shape[0])
-        lengths = {axis.n_rows for axis in (step, time) if axis is not None} - {None}
+        lengths = {column.n_rows for column in (step, time) if column is not None} - {None}
         counts = [n_values, *(n for n in lengths if n is not None)]
         if positions is not None and step is None:
             counts = [n_values, positions.n_frames]
@@ -316,9 +316,10 @@ class ForeignTrajectory(ABC):
         """Return the row of atom numbers of each frame, by their steps; -1 without one."""
         rows = self._sampling.rows_of("positions")
         if steps is not None and self._sampling.has_steps:
-            axis = Axis(steps, skip=int(self._creator == "ESPResSo" and _is_seeded(steps)))
-            n_rows = n_rows if axis.n_rows is None else min(n_rows, axis.n_rows)
-            id_steps, steps_of_frames = axis.read(0, n_rows), self._sampling.steps(0, self.n_frames)
+            column = Column(steps, skip=int(self._creator == "ESPResSo" and _has_fill_row(steps)))
+            n_rows = n_rows if column.n_rows is None else min(n_rows, column.n_rows)
+            id_steps = column.read(0, n_rows)
+            steps_of_frames = self._sampling.steps(0, self.n_frames)
             rows = np.arange(self.n_frames)
             if not np.array_equal(id_steps, steps_of_frames[:n_rows]):
                 if not (np.diff(id_steps) > 0).all():
@@ -509,7 +510,7 @@ class Cells:
     edges: Any
     """An array: (n,) or (n, n) for n dimensions, with a leading axis of frames if `per_frame`."""
     per_frame: bool
-    open_axes: tuple[int, ...] = ()
+    aperiodic: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
     scale: np.float32 = np.float32(1)  # noqa: RUF009 - a number
     """Factor to angstrom."""
@@ -525,8 +526,8 @@ class Cells:
         if n_axes not in (2, 3):
             raise SourceError(f"{path}: {box.name} has {n_axes} dimensions, expected 3 or 2")
         boundary = () if box is None else np.atleast_1d(child(box.attrs, "boundary", ()))
-        open_axes = tuple(np.flatnonzero([text_of(one) == "none" for one in boundary]).tolist())
-        if edges is None or (len(boundary) and len(open_axes) == len(boundary)):
+        aperiodic = tuple(np.flatnonzero([text_of(one) == "none" for one in boundary]).tolist())
+        if edges is None or (len(boundary) and len(aperiodic) == len(boundary)):
             return None
         per_frame = False
         if not is_array(edges):
@@ -547,14 +548,14 @@ class Cells:
         notes: tuple[str, ...] = ()
         off_diagonal = ~np.eye(n_axes, dtype=bool)
         has_vectors = edges.ndim - per_frame == 2
-        if open_axes and has_vectors and edges[()][..., off_diagonal].any():
-            names = " and ".join("xyz"[axis] for axis in open_axes)
+        if aperiodic and has_vectors and edges[()][..., off_diagonal].any():
+            names = " and ".join("xyz"[axis] for axis in aperiodic)
             notes = (
                 f"{path}: the cell is not periodic along {names}, which cannot be kept of a skewed "
                 "cell: it is taken for periodic on all axes",
             )
-            open_axes = ()
-        return cls(edges, per_frame, open_axes, notes)
+            aperiodic = ()
+        return cls(edges, per_frame, aperiodic, notes)
 
     def read(self, sampling: Sampling, start: int, stop: int) -> NDArray[np.float32]:
         """Return the cells of frames ``start:stop``; zeros in those without one.
@@ -576,12 +577,12 @@ class Cells:
             if n_axes == 2:
                 edges = np.pad(edges, ((0, 0), (0, 1), (0, 1)))
                 edges[:, 2, 2] = 1
-            if self.open_axes:
+            if self.aperiodic:
                 edges = np.array(edges)
-                edges[:, self.open_axes, self.open_axes] = 1
+                edges[:, self.aperiodic, self.aperiodic] = 1
             boxes = boxes_from_vectors(edges)
         boxes[:, n_axes:3] = 0
-        boxes[:, self.open_axes] = 0
+        boxes[:, self.aperiodic] = 0
         boxes[(boxes[:, :3] == 0).all(axis=1)] = 0  # as MDAnalysis has frames without a cell
         boxes[:, :3] *= self.scale
         if has_row is not None:

@@ -36,7 +36,7 @@ GUESSED = {"types": "type", "masses": "mass"}
 """Attributes that MDAnalysis guesses if a topology lacks them, and their words in selections."""
 MAX_NAMES = 6
 """Most names of atoms in a note."""
-_BY_PLACE = re.compile(
+_USES_POSITIONS = re.compile(
     r"\b(?:around|point|box|(?:sph|iso|cy)layer|(?:sph|cy)zone|same\s+[xyz]\s+as)\b"
     r"|\bprop\s+(?:abs\s+)?(?:[-+.\deE]+\s*[<>=!]+\s*)?[xyz](?![\w])"
 )
@@ -57,7 +57,7 @@ def select_by_mdanalysis(
 
     attributes = {name for name, word in GUESSED.items() if re.search(rf"\b{word}\b", selection)}
     try:
-        with warnings.catch_warnings(), guessed(atoms.universe, attributes) as (names, source):
+        with warnings.catch_warnings(), guessing(atoms.universe, attributes) as (names, source):
             warnings.simplefilter("ignore")
             indices = atoms.select_atoms(selection).indices
             if names and notes is not None:
@@ -65,7 +65,7 @@ def select_by_mdanalysis(
                     f"the topology has no {' or '.join(names)}: for {selection!r} they are "
                     f"{_guesses_text(atoms, source)}"
                 )
-            if notes is not None and _BY_PLACE.search(selection):
+            if notes is not None and _USES_POSITIONS.search(selection):
                 frames = atoms.universe.trajectory
                 notes.append(
                     f"{selection!r} depends on positions: those of frame {frames.frame} of "
@@ -88,8 +88,8 @@ def select_by_mdanalysis(
 
 
 @contextmanager
-def guessed(universe: Universe, attributes: set[str]) -> Iterator[tuple[list[str], str]]:
-    """Guess types and masses that a Universe lacks, and remove them at the end.
+def guessing(universe: Universe, attributes: set[str]) -> Iterator[tuple[list[str], str]]:
+    """Guess types and masses that a Universe lacks; remove them at the end.
 
     So they do not become a part of its topology, which is stored in outputs. Yields the guessed
     attributes, and the one from which MDAnalysis guesses: elements, types, or names.
@@ -126,8 +126,8 @@ def _guesses_text(atoms: AtomGroup, source: str) -> str:
     text += ", ...)" if len(guesses) > MAX_NAMES else ")"
     if masses is not None and (unknown := np.asarray(masses) == 0).any():
         names = sorted(set(values[unknown]))
-        weightless = ", ".join(names[:MAX_NAMES]) + (", ..." if len(names) > MAX_NAMES else "")
-        text += f"; {int(unknown.sum())} of {len(masses)} atoms weigh 0 ({weightless})"
+        names_text = ", ".join(names[:MAX_NAMES]) + (", ..." if len(names) > MAX_NAMES else "")
+        text += f"; {int(unknown.sum())} of {len(masses)} atoms weigh 0 ({names_text})"
     return text
 
 
@@ -135,7 +135,7 @@ def masses_of(
     universe: Universe, atoms: NDArray[np.int64] | None, notes: list[str], topology_name: Any
 ) -> NDArray[np.float64]:
     """Return masses (u) of all atoms of a Universe; a note, on `atoms`, is added if guessed."""
-    with guessed(universe, {"masses"}) as (names, source):
+    with guessing(universe, {"masses"}) as (names, source):
         if names:
             group = universe.atoms if atoms is None else universe.atoms[atoms]
             notes.append(
@@ -250,14 +250,14 @@ def classes_of(resnames: Texts | None) -> dict[str, tuple[str, ...]]:
 
     if resnames is None:
         return {}
-    kinds = {
+    classes = {
         "protein": selection.ProteinSelection.prot_res,
         "nucleic": selection.NucleicSelection.nucl_res,
         "water": selection.WaterSelection.water_res,
     }
     return {
         kind: tuple(name for name in resnames.table if name in names)
-        for kind, names in kinds.items()
+        for kind, names in classes.items()
     }
 
 

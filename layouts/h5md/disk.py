@@ -35,19 +35,19 @@ from mdio.layouts.foreign.hdf5 import FileObject
 from mdio.layouts.h5md.io import MANIFEST, checksum
 from mdio.layouts.h5md.opening import SEAL, SEAL_NBYTES
 
-Written = list[tuple[int, int]]
+Writes = list[tuple[int, int]]
 OPEN_FLAGS = {"x": os.O_CREAT | os.O_EXCL, "w": os.O_CREAT | os.O_TRUNC, "r+": 0}
 
 
 class _DiskFile(FileObject):
     """A file object that never raises: it keeps the first error, and then writes to memory."""
 
-    def __init__(self, path: Path, mode: str, written: Written | None) -> None:
-        self._written = [] if written is None else written
+    def __init__(self, path: Path, mode: str, writes: Writes | None) -> None:
+        self._writes = [] if writes is None else writes
         self.failure: BaseException | None = None
         self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | OPEN_FLAGS[mode], 0o666)
         super().__init__(os.fstat(self._fd).st_size)
-        self._in_memory: list[tuple[int, bytes]] = []
+        self._writes_in_memory: list[tuple[int, bytes]] = []
         """Writes after the failure, which HDF5 may read again before it closes the file."""
 
     def _try(self, call: Callable[[], None]) -> None:
@@ -68,7 +68,7 @@ class _DiskFile(FileObject):
         except BaseException as error:
             self.failure = self.failure or error
         view[n_filled:] = bytes(len(view) - n_filled)
-        for offset, data in self._in_memory:
+        for offset, data in self._writes_in_memory:
             begin = self._position
             first, last = max(offset, begin), min(offset + len(data), begin + len(view))
             if first < last:
@@ -85,9 +85,9 @@ class _DiskFile(FileObject):
                 n_written += os.pwrite(self._fd, view[n_written:], self._position + n_written)
 
         self._try(write)
-        self._written.append((self._position, len(view)))
+        self._writes.append((self._position, len(view)))
         if self.failure is not None:
-            self._in_memory.append((self._position, bytes(view)))
+            self._writes_in_memory.append((self._position, bytes(view)))
         self._position += len(view)
         self._nbytes = max(self._nbytes, self._position)
         return len(view)
@@ -111,15 +111,13 @@ class OutputFile:
     """An HDF5 file that is open for writing.
 
     `path`: the file. `mode`: ``x`` for a new file, ``w`` to overwrite one, ``r+`` to change one.
-    `written`: list to which offset and length of each write are added. `options`: of `h5py.File`.
+    `writes`: list to which offset and length of each write are added. `options`: of `h5py.File`.
     Attributes: `file` (h5py.File): the open file. Its changes are on disk once `close` has
     returned.
     """
 
-    def __init__(
-        self, path: Path, mode: str, written: Written | None = None, **options: Any
-    ) -> None:
-        self._disk = _DiskFile(path, mode, written)
+    def __init__(self, path: Path, mode: str, writes: Writes | None = None, **options: Any) -> None:
+        self._disk = _DiskFile(path, mode, writes)
         try:
             with self.raising_disk_errors():
                 self.file = h5py.File(self._disk, "r+" if mode == "r+" else "w", **options)
@@ -154,10 +152,10 @@ class OutputFile:
 
 @contextmanager
 def open_output(
-    path: Path, mode: str, written: Written | None = None, **options: Any
+    path: Path, mode: str, writes: Writes | None = None, **options: Any
 ) -> Iterator[h5py.File]:
     """Open a file as `OutputFile` does, and close it; raises OSError."""
-    output = OutputFile(path, mode, written, **options)
+    output = OutputFile(path, mode, writes, **options)
     try:
         yield output.file
     except BaseException:
@@ -172,14 +170,14 @@ ZEROS = bytes(1 << 16)
 _END_OF_FILE_OFFSETS = {0: 40, 1: 44, 2: 28, 3: 28}
 """By version of the superblock, where it has the address at which HDF5's part of the file ends."""
 
-ArrayPlaces = tuple[NDArray[np.int64], NDArray[np.int64]]
+ArrayRanges = tuple[NDArray[np.int64], NDArray[np.int64]]
 """Offsets and sizes of the chunks of an array."""
-ChunkPlaces = Iterable[ArrayPlaces]
+ChunkRanges = Iterable[ArrayRanges]
 
 
-def gaps(places: ChunkPlaces, size: int) -> Iterator[tuple[int, int]]:
+def gaps(chunks: ChunkRanges, size: int) -> Iterator[tuple[int, int]]:
     """Yield (first byte, one beyond the last) of each gap between chunks, in order."""
-    flat = [(offset.ravel(), nbytes.ravel()) for offset, nbytes in places]
+    flat = [(offset.ravel(), nbytes.ravel()) for offset, nbytes in chunks]
     starts = np.concatenate([np.zeros(0, np.int64), *(offset for offset, _ in flat)])
     ends = starts + np.concatenate([np.zeros(0, np.int64), *(nbytes for _, nbytes in flat)])
     order = np.argsort(starts, kind="stable")
@@ -189,13 +187,11 @@ def gaps(places: ChunkPlaces, size: int) -> Iterator[tuple[int, int]]:
         yield int(begins[k]), int(stops[k])
 
 
-def _checksum(
-    file: OpenFile, places: ChunkPlaces, size: int, written: Written | None = None
-) -> int:
+def _checksum(file: OpenFile, chunks: ChunkRanges, size: int, writes: Writes | None = None) -> int:
     """Return the crc32c of the first `size` bytes of a file without its chunks."""
     crc = 0
-    ranges = list(gaps(places, size))  # many: alignment leaves a small one before each chunk
-    is_written = _were_written(ranges, written)
+    ranges = list(gaps(chunks, size))  # many: alignment leaves a small one before each chunk
+    is_written = _overlap_writes(ranges, writes)
     to_read = compress(ranges, is_written)
     with in_flight(ByteRange(file, begin, stop - begin) for begin, stop in to_read):
         for (begin, stop), has_data in zip(ranges, is_written, strict=True):
@@ -203,11 +199,11 @@ def _checksum(
     return crc
 
 
-def _were_written(ranges: Sequence[tuple[int, int]], written: Written | None) -> list[bool]:
-    """Return which ranges (first byte, one beyond the last) overlap with what was written."""
-    if written is None or not ranges:
+def _overlap_writes(ranges: Sequence[tuple[int, int]], writes: Writes | None) -> list[bool]:
+    """Return which ranges (first byte, one beyond the last) overlap with writes."""
+    if writes is None or not ranges:
         return [True] * len(ranges)
-    offsets, lengths = np.array(sorted(written), np.int64).reshape(-1, 2).T
+    offsets, lengths = np.array(sorted(writes), np.int64).reshape(-1, 2).T
     ends = np.concatenate([[0], np.maximum.accumulate(offsets + lengths)])
     begins, stops = np.array(ranges, np.int64).T
     overlap: list[bool] = (ends[np.searchsorted(offsets, stops)] > begins).tolist()
@@ -220,18 +216,18 @@ def _zeros_checksum(_: OpenFile, begin: int, nbytes: int, crc: int) -> int:
     return crc
 
 
-def make_seal(file: OpenFile, places: ChunkPlaces, written: Written | None = None) -> bytes:
+def make_seal(file: OpenFile, chunks: ChunkRanges, writes: Writes | None = None) -> bytes:
     """Return the seal of a file that has none yet; raises CorruptLayoutError.
 
-    `places`: of the chunks. `written`: of a file that this process made, offsets and lengths of all
-    other writes; bytes outside of both are zeros, and are not read.
+    `writes`: offsets and lengths of all other writes, in a file that this process made;
+    bytes outside of both are zeros, and are not read.
     """
-    body = _SEAL_BODY.pack(SEAL, file.nbytes, _checksum(file, places, file.nbytes, written))
+    body = _SEAL_BODY.pack(SEAL, file.nbytes, _checksum(file, chunks, file.nbytes, writes))
     return body + struct.pack("<I", crc32c(body))
 
 
 def check_seal(
-    file: OpenFile, places: ChunkPlaces, name: str, written: Written | None = None
+    file: OpenFile, chunks: ChunkRanges, name: str, writes: Writes | None = None
 ) -> None:
     """Raise CorruptLayoutError if a file does not match its seal, which it may lack."""
     size = file.nbytes
@@ -246,7 +242,7 @@ def check_seal(
         raise CorruptLayoutError(
             f"{name}: HDF5's part ends at byte {hdf5_end} of {size}, and no seal follows it"
         )
-    crc = _checksum(file, places, length, written)
+    crc = _checksum(file, chunks, length, writes)
     if crc != expected:
         raise CorruptLayoutError(
             f"{name}: crc32c {crc:08x} of all but the frames found, {expected:08x} expected; "
@@ -255,7 +251,7 @@ def check_seal(
 
 
 def check_written(
-    path: Path, manifest_crc32c: int, places: ChunkPlaces, written: Written | None
+    path: Path, manifest_crc32c: int, chunks: ChunkRanges, writes: Writes | None
 ) -> None:
     """Open a file that was just made, and compare manifest and seal; raises OutputError."""
     with h5py.File(path, "r", locking="best-effort") as file:
@@ -263,7 +259,7 @@ def check_written(
     problem = None if crc32c(manifest) == manifest_crc32c else "manifest"
     try:
         with OpenFile(path, CorruptLayoutError) as opened:
-            check_seal(opened, places, str(path), written)
+            check_seal(opened, chunks, str(path), writes)
     except CorruptLayoutError as error:
         problem = str(error)
     if problem is not None:

@@ -36,7 +36,7 @@ from mdio.core.kernels import crc32c, shuffle
 from mdio.layouts.codecs import quantised
 from mdio.layouts.codecs.compressors import PURPOSES, quantised_from_option
 from mdio.layouts.codecs.quantised import WITHOUT_LEVEL, QuantisedFormat
-from mdio.layouts.h5md.disk import Written, open_output
+from mdio.layouts.h5md.disk import Writes, open_output
 from mdio.layouts.h5md.flavours import Flavour, get_flavour
 from mdio.layouts.h5md.io import BOX, CREATOR, SOURCE_STEP, Column
 from mdio.layouts.manifest import FULL_SYSTEM
@@ -49,11 +49,11 @@ LIBVER = ("earliest", "v110")
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class FileContents:
     """Where chunks and columns are in the file, as plain values that are sent to workers."""
 
-    chunks: Mapping[tuple[str, str], NDArray[np.int64]]
-    """(frame chunks, atom chunks) byte offsets by group and field; empty if compressed."""
+    chunk_offsets: Mapping[tuple[str, str], NDArray[np.int64]]
+    """(frame chunks, atom chunks) int64 by group and field; empty if compressed."""
     time: Column
     step: Column
     box: Column
@@ -83,13 +83,13 @@ def create_file(
     path: Path,
     plan: LayoutPlan,
     atom_ids: Mapping[str, NDArray[np.int64]],
-    written: Written | None = None,
-) -> Places:
+    writes: Writes | None = None,
+) -> FileContents:
     """Make the file with everything except the frames.
 
     `path`: does not exist yet, or is empty (as ``lfs setstripe`` leaves it). `atom_ids`: by group,
-    the numbers of its atoms in the source, where they are not 0, 1, 2, ... `written`: list to which
-    offsets and lengths of all writes, and of the allocated columns, are added.
+    the numbers of its atoms in the source, where they are not 0, 1, 2, ... `writes`: list
+    to which offsets and lengths of all writes, and of the allocated columns, are added.
     """
     aligned = [a for a in plan.arrays if is_aligned(a, plan.stripes.alignment_nbytes)]
     unaligned = [a for a in plan.arrays if a not in aligned]
@@ -99,7 +99,7 @@ def create_file(
     with open_output(
         path,
         mode,
-        written,
+        writes,
         libver=LIBVER,
         alignment_threshold=threshold,
         alignment_interval=plan.stripes.alignment_nbytes,
@@ -107,13 +107,13 @@ def create_file(
         create_groups(file, plan.arrays)
         for array in aligned:
             _create_array(file, array, plan)
-    with open_output(path, "r+", written, libver=LIBVER) as file:
+    with open_output(path, "r+", writes, libver=LIBVER) as file:
         for array in unaligned:
             _create_array(file, array, plan)
         columns = create_columns(file, plan)
         for group, ids in atom_ids.items():
             file[f"particles/{group}"].create_dataset("id", data=ids)
-        chunks = {}
+        chunk_offsets = {}
         if plan.compression is None:
             for array in plan.arrays:
                 dataset = file[value_path(array.group, array.field)]
@@ -122,15 +122,15 @@ def create_file(
                     if array.contiguous
                     else chunk_table(dataset)
                 )
-                chunks[array.group, array.field] = table[0]
+                chunk_offsets[array.group, array.field] = table[0]
     if plan.writing.direct:
         from mdio.core.files.writing import WrittenFile  # only writing needs it
 
         with WrittenFile(path) as opened:
             allocate(opened.fileno(), path.stat().st_size)
-    if written is not None:
-        written += [(column.offset, column.row_nbytes * column.shape[0]) for column in columns]
-    return Places(chunks, *columns)
+    if writes is not None:
+        writes += [(column.offset, column.row_nbytes * column.shape[0]) for column in columns]
+    return FileContents(chunk_offsets, *columns)
 
 
 def create_groups(file: h5py.File, arrays: Sequence[ArrayPlan]) -> None:
@@ -183,8 +183,8 @@ def create_column(parent: h5py.Group, name: str, shape: tuple[int, ...], dtype: 
     layout.set_layout(h5d.CONTIGUOUS)
     layout.set_alloc_time(h5d.ALLOC_TIME_EARLY)
     layout.set_fill_time(h5d.FILL_TIME_NEVER)
-    kind = h5t.py_create(np.dtype(dtype))
-    h5d.create(parent.id, name.encode(), kind, h5s.create_simple(shape), layout)
+    hdf5_type = h5t.py_create(np.dtype(dtype))
+    h5d.create(parent.id, name.encode(), hdf5_type, h5s.create_simple(shape), layout)
     return Column.of(parent[name])
 
 
@@ -247,7 +247,7 @@ def write_edges(file: h5py.File, column: Column, source: OpenFile, flavour: Flav
     periodic = np.any([np.zeros(3, bool), *axes], axis=0)
     has_box = bool(periodic.any())
     box.attrs["boundary"] = ["periodic" if is_periodic else "none" for is_periodic in periodic]
-    if has_box or flavour.system is not None:
+    if has_box or flavour.system_name is not None:
         position = file[f"particles/{FULL_SYSTEM}/position"]
         edges = box.create_group("edges")
         edges["step"], edges["time"] = position["step"], position["time"]
@@ -255,7 +255,7 @@ def write_edges(file: h5py.File, column: Column, source: OpenFile, flavour: Flav
         edges["value"].attrs["unit"] = flavour.units["positions"]
         for start, stop in column.runs():
             boxes = column.read(source, start, stop).copy()
-            boxes[:, :3] = flavour.to_stored("positions", boxes[:, :3])
+            boxes[:, :3] = flavour.convert("positions", boxes[:, :3])
             edges["value"][start:stop] = edges_from_boxes(boxes)
     return has_box
 
@@ -319,7 +319,7 @@ def chunk_codec(plan: LayoutPlan, field: str) -> ChunkCodec:
     step = plan.rounding_step(field)
     if step is None:
         return DEFAULT_GZIP_LEVEL
-    step *= get_flavour(plan.flavour).to_file.get(field, 1)
+    step *= get_flavour(plan.flavour).factors.get(field, 1)
     rule = plan.precision_source if field == "positions" else "asked"
     return quantised_from_option(step, rule, plan.compression)
 
@@ -419,7 +419,7 @@ def atom_ids(meta: OutputMeta) -> dict[str, NDArray[np.int64]]:
     return ids
 
 
-def split_key(key: str) -> tuple[tuple[str, str], tuple[int, int]]:
+def parse_key(key: str) -> tuple[tuple[str, str], tuple[int, int]]:
     """Return (group, field), and the numbers along frames and atoms, of an encoded chunk's key."""
     group, field, i, j = key.split("/")
     return (group, field), (int(i), int(j))

@@ -39,15 +39,15 @@ class Flavour:
     """Units of stored numbers, and the name of the full system."""
 
     units: Mapping[str, str]
-    to_file: Mapping[str, float] = field(default_factory=dict)
+    factors: Mapping[str, float] = field(default_factory=dict)
     """By field, the factor from numbers in memory to stored ones; 1 for fields without one."""
-    from_file: Mapping[str, float] = field(default_factory=dict)
-    system: str | None = None
+    read_factors: Mapping[str, float] = field(default_factory=dict)
+    system_name: str | None = None
     """Another name for the group of all atoms, which then always has box edges."""
 
-    def to_stored(self, name: str, values: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the numbers of a field in the units in which they are stored."""
-        return values * np.float32(self.to_file[name]) if name in self.to_file else values
+    def convert(self, name: str, values: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return numbers of a field in the units in which they are stored."""
+        return values * np.float32(self.factors[name]) if name in self.factors else values
 
 
 _FLAVOURS = MappingProxyType(
@@ -76,27 +76,27 @@ def add_system(file: h5py.File, plan: LayoutPlan) -> None:
 
     Of a field that some frames lack, virtual datasets show only the frames that have it.
     """
-    name = get_flavour(plan.flavour).system
+    name = get_flavour(plan.flavour).system_name
     if name is None:
         return
-    full = file[f"particles/{FULL_SYSTEM}"]
+    full_system = file[f"particles/{FULL_SYSTEM}"]
     if not plan.native.sparse:
-        file[f"particles/{name}"] = full
+        file[f"particles/{name}"] = full_system
         return
     system = file.create_group(f"particles/{name}")
     box = system.create_group("box")
-    box.attrs.update(full["box"].attrs)
+    box.attrs.update(full_system["box"].attrs)
     for field_name in dict.fromkeys(array.field for array in plan.arrays):
         element = H5MD_NAMES[field_name]
-        frames = _present_frames(full[element]["value"])
+        frames = _present_frames(full_system[element]["value"])
         group = system.create_group(element)
-        _add_virtual_value(group, full[element], frames)
+        _add_virtual_value(group, full_system[element], frames)
         for column in ("step", "time"):
-            group[column] = full[element][column][...][frames]
-            group[column].attrs.update(full[element][column].attrs)
+            group[column] = full_system[element][column][...][frames]
+            group[column].attrs.update(full_system[element][column].attrs)
         if field_name == "positions":
             edges = box.create_group("edges")
-            _add_virtual_value(edges, full["box/edges"], frames)
+            _add_virtual_value(edges, full_system["box/edges"], frames)
             edges["step"], edges["time"] = group["step"], group["time"]
 
 

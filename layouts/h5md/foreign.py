@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from mdio.core.errors import SourceError
 from mdio.core.frames import H5MD_NAMES, AtomIndices
 from mdio.core.topology import Topology
-from mdio.layouts.foreign.hdf5 import Datasets, check_heaps, was_written
+from mdio.layouts.foreign.hdf5 import Datasets, check_heaps, has_plausible_size
 from mdio.layouts.foreign.tree import ForeignTrajectory, Series, as_source_error, child
 from mdio.layouts.h5md.gromacs_topology import read_file_topology
 from mdio.layouts.h5md.io import duplicate_descriptor
@@ -85,7 +85,7 @@ class ForeignFile(ForeignTrajectory):
         """Open the values of an element with a chunk cache for all chunks of a frame."""
         dataset: h5py.Dataset = super()._value(element)
         require_inside(self.path, dataset)
-        if not (dataset.is_virtual or dataset.external or was_written(dataset)):
+        if not (dataset.is_virtual or dataset.external or has_plausible_size(dataset)):
             raise SourceError(
                 f"{self.path}: {dataset.name} claims {dataset.shape[0]} frames of "
                 f"{dataset.shape[1]} atoms, but {dataset.id.get_storage_size()} bytes are stored"

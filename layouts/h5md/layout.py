@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from mdio.layouts.backend import Backend
 
 
-def _names_mdio(file: h5py.File) -> bool:
+def _created_by_mdio(file: h5py.File) -> bool:
     """Return whether the file names mdio as its creator, in a string of fixed length."""
     from mdio.layouts.h5md.io import CREATOR
 
@@ -120,7 +120,7 @@ class H5MDLayout(BackendLayout):
         continuation="mdio.layouts.continuation:H5MDContinuation",
         members="mdio.layouts.h5md.layout:members_at",
         parts="mdio.layouts.h5md.layout:parts_at",
-        reads_with=("mdio.layouts.h5md.own",),
+        imported_modules=("mdio.layouts.h5md.own",),
         keeps_columns=True,
         keeps_topology=True,
         reads_remote=True,
@@ -161,7 +161,7 @@ class H5MDLayout(BackendLayout):
     def _open_from_scratch(self) -> TrajectoryInfo:
         from mdio.layouts.h5md.io import MANIFEST
         from mdio.layouts.h5md.own import OwnFile
-        from mdio.layouts.h5md.parts import JoinedFile, is_joined
+        from mdio.layouts.h5md.parts import FileInParts, is_in_parts
 
         if not self.path.exists():
             raise SourceError(f"{self.path}: no such file")
@@ -182,17 +182,17 @@ class H5MDLayout(BackendLayout):
         try:
             backend: Backend
             # A file of mdio that has lost its manifest is recognised by its creator.
-            if is_sealed(self.path) or MANIFEST in file or _names_mdio(file):
+            if is_sealed(self.path) or MANIFEST in file or _created_by_mdio(file):
                 with file:
-                    kind = JoinedFile if is_joined(file) else OwnFile
-                    backend = kind(self.path, file, group, verify=self.verify)
+                    file_class = FileInParts if is_in_parts(file) else OwnFile
+                    backend = file_class(self.path, file, group, verify=self.verify)
             else:
                 from mdio.layouts.h5md.foreign import ForeignFile
 
                 backend = ForeignFile(self.path, file, self.options)
             self._backend = backend
             if "flavour" in (backend.manifest or {}):  # its units are not those in memory
-                self.facts = replace(type(self).facts, rounds=FIELDS)  # type: ignore[misc]
+                self.facts = replace(type(self).facts, rounded_fields=FIELDS)  # type: ignore[misc]
             info = backend.info(self.name)
             store_at(self.path).forget_end(self.path)
             return info

@@ -41,7 +41,7 @@ from mdio.layouts.h5md.writer import H5MDWriter
 from mdio.layouts.plan import ArrayPlan, LayoutPlan
 from mdio.layouts.writer import EncodedChunk, OutputMeta, PieceRecord
 
-CLOSES_TWICE_VERSION = (2, 0, 0)
+RETRIES_CLOSE_VERSION = (2, 0, 0)
 """From this HDF5 on a file whose close has failed can be closed again; earlier ones may crash."""
 
 _never_closed: list[h5py.h5f.FileID] = []
@@ -57,7 +57,7 @@ def close_file(file: h5py.File) -> None:
     try:
         file.close()
     except FOREIGN_ERRORS:
-        if h5py.version.hdf5_version_tuple < CLOSES_TWICE_VERSION:
+        if h5py.version.hdf5_version_tuple < RETRIES_CLOSE_VERSION:
             _never_close(file.id)
         raise
 
@@ -101,7 +101,7 @@ class H5MDMPIOWriter(H5MDWriter):
 
     Between `create` and `finish`, which the owner calls, all ranks call `open_shared` and
     `close_shared` together. In between, every rank calls `store` for its own pieces at any time or,
-    if `collective`, as it must be if chunks are compressed, all call `store_together` equally
+    if `collective`, as it must be if chunks are compressed, all call `store_collectively` equally
     often. `hints`: for MPI-IO, of `mdio.layouts.striping.lustre.mpi_io_hints`.
     """
 
@@ -138,7 +138,7 @@ class H5MDMPIOWriter(H5MDWriter):
         if file is not None:
             with as_output_error(self.path):
                 file.close()
-        self._written = None  # HDF5's own writes are not listed
+        self._writes = None  # HDF5's own writes are not listed
 
     def open_shared(self, comm: Any) -> None:
         """Open the file on all ranks of `comm` together (collective); raises OutputError."""
@@ -183,7 +183,7 @@ class H5MDMPIOWriter(H5MDWriter):
         group, field, start = item.key.split("/")
         self._write((group, field), int(start), np.asarray(item.data), collective=False)
 
-    def store_together(self, items: Sequence[EncodedChunk]) -> None:
+    def store_collectively(self, items: Sequence[EncodedChunk]) -> None:
         """Write a piece while all other ranks write theirs (collective); raises OutputError.
 
         `items`: what `encode` has returned; empty on a rank that has no piece. After an error,
@@ -221,8 +221,8 @@ class H5MDMPIOWriter(H5MDWriter):
     def commit(self, record: PieceRecord) -> None:
         super().commit(self._by_chunk(record))
 
-    def settled(self, record: PieceRecord) -> list[tuple[PieceRecord, Sequence[Path]]]:
-        return super().settled(self._by_chunk(record))
+    def written_pieces(self, record: PieceRecord) -> list[tuple[PieceRecord, Sequence[Path]]]:
+        return super().written_pieces(self._by_chunk(record))
 
     @property
     def _file(self) -> h5py.File:

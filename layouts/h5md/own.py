@@ -42,39 +42,39 @@ from mdio.layouts.units import Unit
 if TYPE_CHECKING:
     from mdio.layouts.writer import EncodedChunk
 
-Unpack = Callable[[NDArray[np.uint8], NDArray[np.float32]], None]
+Decode = Callable[[NDArray[np.uint8], NDArray[np.float32]], None]
 
 
-class PlacedChunks(ChunksInFile):
+class H5MDChunks(ChunksInFile):
     """One ``/particles/GROUP/ELEMENT/value``, (F, A, 3).
 
-    `crcs`, (frame chunks, atom chunks): checksum of each decoded chunk. `unpack`: function that
+    `crcs`, (frame chunks, atom chunks): checksum of each decoded chunk. `decode`: function that
     decodes a chunk into an array; None for uncompressed chunks. `pieces`: checksums of parts of
     chunks, if there are any; see `mdio.layouts.h5md.io.PIECES`. Other parameters are those of
     `ChunksInFile`.
     """
 
-    sums_of_decoded = True
+    checksums_are_decoded = True
 
     def __init__(
         self,
         *chunks: Any,
         crcs: NDArray[np.uint32],
-        unpack: Unpack | None,
+        decode: Decode | None,
         pieces: Column | None,
         verify: bool,
     ) -> None:
-        plain, in_pieces = unpack is None, pieces is not None
-        super().__init__(*chunks, plain=plain, verify=verify, in_pieces=in_pieces)
-        self.crcs, self.pieces, self._unpack = crcs, pieces, unpack
+        uncompressed, in_pieces = decode is None, pieces is not None
+        super().__init__(*chunks, uncompressed=uncompressed, verify=verify, in_pieces=in_pieces)
+        self.crcs, self.pieces, self._decode_chunk = crcs, pieces, decode
 
     def _compare(self, i: int, j: int, file: OpenFile, crc: int, _: NDArray[np.uint8]) -> None:
         expected = int(self.crcs[i, j])
         if crc != expected:
             problem = f"crc32c {crc:08x} found, {expected:08x} expected; the file is damaged"
-            raise self.corrupt(i, j, file, f"{problem}: convert the source again")
+            raise self.chunk_error(i, j, file, f"{problem}: convert the source again")
 
-    def _piece_sums(self, start: int, stop: int, j: int, first: int, n_pieces: int) -> Sums:
+    def _piece_checksums(self, start: int, stop: int, j: int, first: int, n_pieces: int) -> Sums:
         assert self.pieces is not None
         table = self.pieces.read(self.file, start, stop)
         return table[:, j, first : first + n_pieces]
@@ -87,11 +87,11 @@ class PlacedChunks(ChunksInFile):
         first: int,  # noqa: ARG002
         last: int,  # noqa: ARG002
     ) -> None:
-        assert self._unpack is not None
-        self._unpack(data, out)
+        assert self._decode_chunk is not None
+        self._decode_chunk(data, out)
 
 
-Arrays = Mapping[tuple[str, str], PlacedChunks]
+Arrays = Mapping[tuple[str, str], H5MDChunks]
 """By group and field."""
 
 
@@ -106,12 +106,12 @@ def stored_chunks(arrays: Arrays, start: int, stop: int) -> Iterator[EncodedChun
             file, offset, nbytes = array.locate(i, j)
             data = file.array(offset, nbytes)
             crcs = [int(array.crcs[i, j])]
-            if array.plain:
+            if array.uncompressed:
                 crcs += row_sums(data.reshape(-1, array.row_nbytes)).tolist()
             yield EncodedChunk(f"{group}/{field}/{i}/{j}", data, crcs)
 
 
-class OwnFile(OwnOutput[PlacedChunks]):
+class OwnFile(OwnOutput[H5MDChunks]):
     """An H5MD file of mdio, read by plain system calls; h5py's `file` may be closed afterwards."""
 
     contiguous = False  # whether arrays have no chunks
@@ -131,7 +131,7 @@ class OwnFile(OwnOutput[PlacedChunks]):
         self._bytes = OpenFile(path, CorruptLayoutError, duplicate_descriptor(file))
         self._sealed = is_sealed(path)
         n_frames = self.n_frames
-        self._factors = get_flavour(self.manifest.get("flavour")).from_file
+        self._factors = get_flavour(self.manifest.get("flavour")).read_factors
         try:
             self.arrays = self._arrays(file)
             position = file[f"particles/{FULL_SYSTEM}/position"]
@@ -156,7 +156,7 @@ class OwnFile(OwnOutput[PlacedChunks]):
                 "convert the source again"
             ) from error
 
-    def _arrays(self, file: h5py.File) -> dict[tuple[str, str], PlacedChunks]:
+    def _arrays(self, file: h5py.File) -> dict[tuple[str, str], H5MDChunks]:
         arrays = {}
         for name, n_atoms in self._sizes.items():
             for field in H5MD_NAMES:
@@ -171,7 +171,7 @@ class OwnFile(OwnOutput[PlacedChunks]):
 
     def _array(
         self, file: h5py.File, group: str, field: str, shape: tuple[int, int, int]
-    ) -> PlacedChunks:
+    ) -> H5MDChunks:
         dataset = file[value_path(group, field)]
         tables = file[f"{ARRAYS}/{group}/{H5MD_NAMES[field]}"]
         if dataset.shape != shape or dataset.dtype != np.dtype("<f4"):
@@ -190,17 +190,17 @@ class OwnFile(OwnOutput[PlacedChunks]):
             pieces = self._column(tables[PIECES], table_shape, "<u4", crc, table_name)
         if dataset.chunks is None:
             self.contiguous = True
-            unpack_chunk: Unpack | None = None
+            decode: Decode | None = None
             chunk = (int(tables.attrs[RUN_FRAMES]), shape[1])
             offset, nbytes = run_table(dataset, chunk[0])
         else:
-            unpack_chunk, chunk = _unpack_function(dataset), dataset.chunks[:2]
-            offset, nbytes = self._chunk_places(dataset, tables, unpack_chunk is not None)
+            decode, chunk = _decoder_of(dataset), dataset.chunks[:2]
+            offset, nbytes = self._chunk_offsets(dataset, tables, decode is not None)
         if not offset.shape == nbytes.shape == crcs.shape:
             raise ValueError(f"{dataset.name} has {offset.shape} chunks, its tables {crcs.shape}")
         if offset.min() < 0 or nbytes.min() < 0 or (offset + nbytes).max() > self._bytes.nbytes:
             raise ValueError(f"{dataset.name} has chunks beyond the end of the file")
-        return PlacedChunks(
+        return H5MDChunks(
             f"{self.path}: {H5MD_NAMES[field]} of {group}",
             shape,
             chunk,
@@ -208,12 +208,12 @@ class OwnFile(OwnOutput[PlacedChunks]):
             offset,
             nbytes,
             crcs=crcs,
-            unpack=unpack_chunk,
+            decode=decode,
             pieces=pieces,
             verify=self._verifies,
         )
 
-    def _chunk_places(
+    def _chunk_offsets(
         self, dataset: h5py.Dataset, tables: h5py.Group, is_encoded: bool
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return offsets and sizes of chunks by mdio's tables, or by HDF5 if those are stale."""
@@ -227,8 +227,8 @@ class OwnFile(OwnOutput[PlacedChunks]):
             # A copy by h5repack has the same chunks elsewhere: compare the first and the last.
             corners = [(0, 0), ((grid[0] - 1) * chunk_frames, (grid[1] - 1) * chunk_atoms)]
             infos = [dataset.id.get_chunk_info_by_coord((*corner, 0)) for corner in corners]
-            table_places = [(int(offset.flat[k]), int(nbytes.flat[k])) for k in (0, -1)]
-            if [(info.byte_offset, info.size) for info in infos] != table_places:
+            table_ranges = [(int(offset.flat[k]), int(nbytes.flat[k])) for k in (0, -1)]
+            if [(info.byte_offset, info.size) for info in infos] != table_ranges:
                 offset, nbytes = chunk_table(dataset)
         if offset.shape != grid:
             raise ValueError(f"{dataset.name} has {grid} chunks, its tables {offset.shape}")
@@ -251,7 +251,7 @@ class OwnFile(OwnOutput[PlacedChunks]):
 
     def positions(self) -> ChunkTable | None:
         array = self.arrays[self.group or FULL_SYSTEM, "positions"]
-        if not array.plain or self.manifest.get("flavour") is not None:
+        if not array.uncompressed or self.manifest.get("flavour") is not None:
             return None
         if self.contiguous:  # a chunk a frame, since the last run of frames may be shorter
             begins = array.offset[0, 0] + 12 * array.n_atoms * np.arange(array.n_frames)
@@ -269,8 +269,8 @@ class OwnFile(OwnOutput[PlacedChunks]):
 
     def units(self) -> Iterator[Unit]:
         if "table_crc32c" in self.manifest:  # older outputs have no seal
-            places = [(array.offset, array.nbytes) for array in self.arrays.values()]
-            check = partial(check_seal, self._bytes, places, str(self.path))
+            ranges = [(array.offset, array.nbytes) for array in self.arrays.values()]
+            check = partial(check_seal, self._bytes, ranges, str(self.path))
             yield Unit(f"{self.path}: all but the frames", check)
         for column in self._columns.values():
             yield Unit(column.name, partial(column.verify, self._bytes))
@@ -300,7 +300,7 @@ class OwnFile(OwnOutput[PlacedChunks]):
         self._bytes.close()
 
 
-UNPACK_FUNCTIONS: dict[tuple[int, ...], Unpack | None] = {
+DECODERS: dict[tuple[int, ...], Decode | None] = {
     (): None,
     (h5z.FILTER_SHUFFLE, h5z.FILTER_DEFLATE): inflate,
     (FILTER,): unpack,
@@ -309,9 +309,9 @@ UNPACK_FUNCTIONS: dict[tuple[int, ...], Unpack | None] = {
 """Functions that decode chunks, by their HDF5 filters."""
 
 
-def _unpack_function(dataset: h5py.Dataset) -> Unpack | None:
+def _decoder_of(dataset: h5py.Dataset) -> Decode | None:
     layout = dataset.id.get_create_plist()
     filters = tuple(layout.get_filter(k)[0] for k in range(layout.get_nfilters()))
-    if len(dataset.chunks) != 3 or filters not in UNPACK_FUNCTIONS:
+    if len(dataset.chunks) != 3 or filters not in DECODERS:
         raise ValueError(f"{dataset.name} has filters that mdio does not use")
-    return UNPACK_FUNCTIONS[filters]
+    return DECODERS[filters]

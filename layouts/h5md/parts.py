@@ -32,7 +32,7 @@ from mdio.core.files.reading import HandleCache
 from mdio.core.frames import AtomIndices, Flaws, FrameBlock, TrajectoryInfo
 from mdio.core.words import frames_text
 from mdio.layouts.h5md.opening import open_hdf5
-from mdio.layouts.h5md.own import OwnFile, PlacedChunks
+from mdio.layouts.h5md.own import H5MDChunks, OwnFile
 from mdio.layouts.units import Unit
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Part:
         return self.first_frame + self.n_frames
 
 
-def is_joined(file: h5py.File) -> bool:
+def is_in_parts(file: h5py.File) -> bool:
     """Return whether the frames of a file of mdio are in parts."""
     return "mdio" in file and IN_PARTS in file["mdio"].attrs
 
@@ -92,7 +92,7 @@ def _parts_of(manifest: Mapping[str, Any], path: Path) -> tuple[Path, list[Part]
     return file_beside_parts(path, folder).with_name(folder), parts
 
 
-class JoinedFile(OwnFile):
+class FileInParts(OwnFile):
     """A file of mdio and its parts, open for reading by plain system calls."""
 
     def __init__(
@@ -101,7 +101,7 @@ class JoinedFile(OwnFile):
         self._open_parts = HandleCache(self._open_part, MAX_OPEN_PARTS)
         super().__init__(path, file, group, verify=verify)
 
-    def _arrays(self, file: h5py.File) -> dict[tuple[str, str], PlacedChunks]:  # noqa: ARG002
+    def _arrays(self, file: h5py.File) -> dict[tuple[str, str], H5MDChunks]:  # noqa: ARG002
         """Find the parts, and return no arrays: each part has its own."""
         self.folder, self.parts = _parts_of(self.manifest, self.path)
         try:
@@ -135,7 +135,7 @@ class JoinedFile(OwnFile):
         part_text = f"part {number} of {self.path.name}, {frames}"
         try:
             with open_hdf5(path) as file:
-                opened = OwnFile(path, file, self.group, verify=self._verifies)
+                part_file = OwnFile(path, file, self.group, verify=self._verifies)
         except MdioError as error:
             raise CorruptLayoutError(f"{error} ({part_text})") from error
         except FOREIGN_ERRORS as error:
@@ -143,11 +143,11 @@ class JoinedFile(OwnFile):
                 f"{path}: missing, truncated or not an HDF5 file ({one_line(error)}), "
                 f"expected {part_text}; put it back, or convert the source again"
             ) from error
-        manifest = opened.manifest
-        crc = opened.manifest_crc32c
+        manifest = part_file.manifest
+        crc = part_file.manifest_crc32c
         is_same = not self._verifies or part.manifest_crc32c in (None, crc)
         if manifest["uuid"] != part.uuid or not is_same:
-            opened.close()
+            part_file.close()
             raise CorruptLayoutError(
                 f"{path}: not the part that {self.path.name} refers to ({part_text}): its uuid is "
                 f"{manifest['uuid']}, expected {part.uuid}, and its manifest has crc32c {crc}, "
@@ -156,12 +156,12 @@ class JoinedFile(OwnFile):
             )
         shape = (manifest["n_frames"], manifest["n_atoms"])
         if shape != (part.n_frames, self.manifest["n_atoms"]):
-            opened.close()
+            part_file.close()
             raise CorruptLayoutError(
                 f"{path}: {shape[0]} frames of {shape[1]} atoms, expected {part.n_frames} of "
                 f"{self.manifest['n_atoms']} ({part_text}); convert the source again"
             )
-        return opened
+        return part_file
 
     def _readable_part(self) -> OwnFile:
         """Return the first part; without verifying, the first that is undamaged."""
@@ -205,10 +205,10 @@ class JoinedFile(OwnFile):
             first = part.first_frame
             yield Unit(name, partial(self._check_part, number), (first, part.stop))
             try:
-                opened = self._open_parts[number]
+                part_file = self._open_parts[number]
             except CorruptLayoutError:
                 continue
-            for unit in opened.units():
+            for unit in part_file.units():
                 start, stop = unit.frames or (0, part.n_frames)
                 yield replace(unit, frames=(first + start, first + stop))
 
@@ -224,15 +224,15 @@ class JoinedFile(OwnFile):
         }
 
     def _check_part(self, number: int) -> None:
-        opened, part = self._open_parts[number], self.parts[number]
+        part_file, part = self._open_parts[number], self.parts[number]
         for name, plural in (("time", "times"), ("step", "steps"), ("box", "boxes")):
             own_rows = self.read_column(name, part.first_frame, part.stop)
             if not np.array_equal(
-                own_rows, opened.read_column(name, 0, part.n_frames), equal_nan=True
+                own_rows, part_file.read_column(name, 0, part.n_frames), equal_nan=True
             ):
                 raise CorruptLayoutError(
-                    f"{opened.path}: its {plural} are not those in {self.path}; convert the source "
-                    "again"
+                    f"{part_file.path}: its {plural} are not those in {self.path}; convert the "
+                    "source again"
                 )
 
     def close(self) -> None:

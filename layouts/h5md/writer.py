@@ -38,11 +38,11 @@ from mdio.layouts.chunked.array import inflate
 from mdio.layouts.chunked.own import Ensemble
 from mdio.layouts.codecs.compressors import quantised_from_option
 from mdio.layouts.codecs.quantised import WITHOUT_LEVEL
-from mdio.layouts.h5md.disk import ArrayPlaces, OutputFile, Written, check_written, gaps, make_seal
+from mdio.layouts.h5md.disk import ArrayRanges, OutputFile, Writes, check_written, gaps, make_seal
 from mdio.layouts.h5md.file import (
     FILTER,
     LIBVER,
-    Places,
+    FileContents,
     atom_ids,
     chunk_codec,
     chunk_table,
@@ -53,10 +53,10 @@ from mdio.layouts.h5md.file import (
     gzip_level,
     integer_codec,
     is_aligned,
+    parse_key,
     power_of_two_step,
     round_to_step,
     run_table,
-    split_key,
     unpack,
     value_path,
     write_edges,
@@ -109,31 +109,31 @@ class H5MDWriter(LayoutWriter):
     facts = WriterFacts(
         own_options=CHUNK_OPTIONS | {"contiguous", "mpio"},
         ensemble="mdio.layouts.h5md.writer:H5MDEnsemble",
-        through_mpi="mdio.layouts.h5md.mpio:H5MDMPIOWriter",
+        mpi_writer="mdio.layouts.h5md.mpio:H5MDMPIOWriter",
         resumes=True,
     )
-    places: Places
+    contents: FileContents
     _handle: WrittenFile | None = None
     _handle_file: OutputFile | None = None
     _handle_earlier: EarlierRunChunks | None = None
-    _written: Written | None = None
+    _writes: Writes | None = None
     """Offsets and lengths of all writes except chunks, in a file that this run made."""
 
     def __init__(self, path: Path, plan: LayoutPlan, meta: OutputMeta) -> None:
         super().__init__(path, plan, meta)
         self.facts = self.facts._replace(
-            parallel_store=self._plain, batch_frames=self._batch_frames
+            parallel_store=self._uncompressed, batch_frames=self._batch_frames
         )
         self._arrays = {(a.group, a.field): a for a in plan.arrays}
         self._crcs, self._pieces = {}, {}
         for key, array in self._arrays.items():
             n_rows = math.ceil(plan.n_frames / array.chunk_frames)
             self._crcs[key] = np.zeros((n_rows, array.n_atom_chunks), "<u4")
-            if self._plain:
+            if self._uncompressed:
                 per_row = pieces_of_row(12 * array.chunk_atoms)
                 shape = (plan.n_frames, array.n_atom_chunks, per_row)
                 self._pieces[key] = np.zeros(shape, "<u4")
-        self._chunk_places: list[ArrayPlaces] = []
+        self._chunk_ranges: list[ArrayRanges] = []
         self.manifest_crc32c = 0
         """Checksum of the text of the manifest, once it is written."""
         self._stored = {key: np.zeros(crcs.shape, np.bool_) for key, crcs in self._crcs.items()}
@@ -141,7 +141,7 @@ class H5MDWriter(LayoutWriter):
     @classmethod
     def plan_for(cls, info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
         check_group_names(options.groups)
-        if get_flavour(options.flavour).to_file and not integer_codec(options.compression):
+        if get_flavour(options.flavour).factors and not integer_codec(options.compression):
             options.refuse_rounding(f"--flavour {options.flavour}, which has units of its own")
             if options.precision not in (None, "auto", "none"):
                 raise PlanError(
@@ -192,7 +192,7 @@ class H5MDWriter(LayoutWriter):
         return chunk * max(1, BATCH_NBYTES // nbytes)
 
     @property
-    def _plain(self) -> bool:
+    def _uncompressed(self) -> bool:
         return self.plan.compression is None
 
     def create(self) -> None:
@@ -201,19 +201,19 @@ class H5MDWriter(LayoutWriter):
 
     def _create(self, path: Path) -> None:
         with as_output_error(self.path):
-            if self._plain:
-                self._written = []
-            self.places = create_file(path, self.plan, atom_ids(self.meta), self._written)
-            if not self._plain:
+            if self._uncompressed:
+                self._writes = []
+            self.contents = create_file(path, self.plan, atom_ids(self.meta), self._writes)
+            if not self._uncompressed:
                 self._handle_file = OutputFile(path, "r+", libver=LIBVER)
 
     def find(
         self, records: Sequence[PieceRecord], select_intact: SelectIntact
     ) -> Sequence[PieceRecord]:
         """Write everything but the chunks anew, and copy compressed chunks."""
-        if self._plain:
+        if self._uncompressed:
             with as_output_error(self.path):
-                self.places = write_all_but_chunks(self.path, self.plan, atom_ids(self.meta))
+                self.contents = write_all_but_chunks(self.path, self.plan, atom_ids(self.meta))
             return select_intact(records, self._is_intact)
         earlier_chunks = self._handle_earlier = EarlierRunChunks(self.path, records)
         copied: list[PieceRecord] = []
@@ -222,7 +222,7 @@ class H5MDWriter(LayoutWriter):
             for record in select_intact(records, partial(earlier_chunks.is_intact, plan=self.plan)):
                 for item in earlier_chunks.read(record, self.plan):
                     self.store(item)
-                copied += (settled_record for settled_record, _ in self.settled(record))
+                copied += (piece for piece, _ in self.written_pieces(record))
             with as_output_error(self.path):
                 assert self._handle_file is not None
                 self._handle_file.flush()
@@ -241,16 +241,16 @@ class H5MDWriter(LayoutWriter):
     def _is_intact(self, record: PieceRecord) -> bool:
         with self._open_for_reading() as file, suppress(CorruptLayoutError):
             for chunk_key, crcs in record.crcs.items():
-                key, (i, j) = split_key(chunk_key)
+                key, (i, j) = parse_key(chunk_key)
                 nbytes = _chunk_nbytes(self._arrays[key], i, self.plan.n_frames)
-                if checksum(file, int(self.places.chunks[key][i, j]), nbytes) != crcs[0]:
+                if checksum(file, int(self.contents.chunk_offsets[key][i, j]), nbytes) != crcs[0]:
                     return False
             return True
         return False
 
-    def settled(self, record: PieceRecord) -> list[tuple[PieceRecord, Sequence[Path]]]:
+    def written_pieces(self, record: PieceRecord) -> list[tuple[PieceRecord, Sequence[Path]]]:
         run = 1 if self._handle_earlier is None else self._handle_earlier.run
-        record = record if self._plain else add_offsets(self._file, record, self.plan, run)
+        record = record if self._uncompressed else add_offsets(self._file, record, self.plan, run)
         return [(record, [self.path])]
 
     @property
@@ -276,7 +276,7 @@ class H5MDWriter(LayoutWriter):
         step = self.plan.rounding_step(field)
         if step is not None and self.plan.compression not in WITHOUT_LEVEL:
             values = round_to_step(values, step)
-        return get_flavour(self.plan.flavour).to_stored(field, values)
+        return get_flavour(self.plan.flavour).convert(field, values)
 
     @property
     def _raw_file(self) -> WrittenFile:
@@ -292,10 +292,10 @@ class H5MDWriter(LayoutWriter):
         return OpenFile(self.path, CorruptLayoutError)
 
     def store(self, item: EncodedChunk) -> None:
-        key, (i, j) = split_key(item.key)
-        if self._plain:
+        key, (i, j) = parse_key(item.key)
+        if self._uncompressed:
             with as_output_error(self.path):
-                self._raw_file.write(int(self.places.chunks[key][i, j]), *item.parts)
+                self._raw_file.write(int(self.contents.chunk_offsets[key][i, j]), *item.parts)
             return
         array = self._arrays[key]
         file = self._file
@@ -312,16 +312,16 @@ class H5MDWriter(LayoutWriter):
 
     def commit(self, record: PieceRecord) -> None:
         for chunk_key, crcs in record.crcs.items():
-            key, (i, j) = split_key(chunk_key)
+            key, (i, j) = parse_key(chunk_key)
             self._crcs[key][i, j] = crcs[0]
             self._stored[key][i, j] = True
             if key in self._pieces:
                 chunk_frames = self._arrays[key].chunk_frames
                 rows = self._pieces[key][i * chunk_frames : (i + 1) * chunk_frames, j]
                 rows[...] = np.reshape(crcs[1:], (-1, rows.shape[1]))[: len(rows)]
-        self.places.time.write(self._raw_file.fileno(), record.start, record.time, self.path)
-        self.places.step.write(self._raw_file.fileno(), record.start, record.step, self.path)
-        self.places.box.write(self._raw_file.fileno(), record.start, record.box, self.path)
+        self.contents.time.write(self._raw_file.fileno(), record.start, record.time, self.path)
+        self.contents.step.write(self._raw_file.fileno(), record.start, record.step, self.path)
+        self.contents.box.write(self._raw_file.fileno(), record.start, record.box, self.path)
         if self._handle_file is not None:
             with as_output_error(self.path):
                 self._handle_file.flush()
@@ -344,27 +344,27 @@ class H5MDWriter(LayoutWriter):
         """Add edges, checksums, the manifest and, last, the seal; flush and close."""
         self._check_all_chunks()
         with as_output_error(self.path):
-            output = self._handle_file or OutputFile(self.path, "r+", self._written, libver=LIBVER)
+            output = self._handle_file or OutputFile(self.path, "r+", self._writes, libver=LIBVER)
             self._handle_file = output
             with output.raising_disk_errors():
-                self._write_rest(output.file)
+                self._write_metadata(output.file)
             self._handle_file = None
             output.close()
             with self._open_for_reading() as file:
-                seal = make_seal(file, self._chunk_places, self._written)
+                seal = make_seal(file, self._chunk_ranges, self._writes)
                 self._raw_file.write(file.nbytes, seal)
             os.fsync(self._raw_file.fileno())
-            check_written(self.path, self.manifest_crc32c, self._chunk_places, self._written)
+            check_written(self.path, self.manifest_crc32c, self._chunk_ranges, self._writes)
         self.abort()
 
-    def _write_rest(self, file: h5py.File) -> None:
+    def _write_metadata(self, file: h5py.File) -> None:
         """Write everything but the frames that is still missing, the manifest last."""
-        places = self.places
-        columns = {"time": places.time, "step": places.step, "box": places.box}
+        contents = self.contents
+        columns = {"time": contents.time, "step": contents.step, "box": contents.box}
         with self._open_for_reading() as source:
             crcs = {name: column.checksum(source) for name, column in columns.items()}
-            has_box = write_edges(file, places.box, source, get_flavour(self.plan.flavour))
-            write_steps(file, places.step, source)
+            has_box = write_edges(file, contents.box, source, get_flavour(self.plan.flavour))
+            write_steps(file, contents.step, source)
         add_system(file, self.plan)
         table_crcs = self._write_tables(file)
         if self.meta.topology is not None:
@@ -389,21 +389,21 @@ class H5MDWriter(LayoutWriter):
             name = f"{group}/{H5MD_NAMES[field]}"
             parent = file.create_group(f"{ARRAYS}/{name}")
             tables: dict[str, NDArray[Any]] = {"crc32c": self._crcs[group, field]}
-            if self._plain:
+            if self._uncompressed:
                 tables[PIECES] = self._pieces[group, field]
-            table_crcs |= {f"{name}/{kind}": crc32c(table) for kind, table in tables.items()}
+            table_crcs |= {f"{name}/{key}": crc32c(table) for key, table in tables.items()}
             dataset = file[value_path(group, field)]
             if array.contiguous:
                 parent.attrs[RUN_FRAMES] = array.chunk_frames
-                self._chunk_places.append(run_table(dataset, array.chunk_frames))
+                self._chunk_ranges.append(run_table(dataset, array.chunk_frames))
             else:
                 tables["offset"], nbytes = chunk_table(dataset)
-                self._chunk_places.append((tables["offset"], nbytes))
-                if not self._plain:
+                self._chunk_ranges.append((tables["offset"], nbytes))
+                if not self._uncompressed:
                     tables["nbytes"] = nbytes
-            for kind, table in tables.items():
-                create_column(parent, kind, table.shape, table.dtype.str)
-                parent[kind][...] = table
+            for key, table in tables.items():
+                create_column(parent, key, table.shape, table.dtype.str)
+                parent[key][...] = table
         return table_crcs
 
     def abort(self) -> None:
@@ -471,7 +471,7 @@ def _integer_encoding(info: TrajectoryInfo, options: WriteOptions) -> dict[str, 
             "precision, or after --pbc, --center or --fit; give --precision STEP, or take "
             "--compression gzip"
         )
-    if get_flavour(options.flavour).to_file and precision is not None:
+    if get_flavour(options.flavour).factors and precision is not None:
         source = "asked"  # in other units the last bits are not those of the XTC
     note = (
         f"{COMPRESSION_NOTE}other programs read {name} by HDF5's filter {FILTER}, which comes with "
@@ -485,7 +485,7 @@ def _integer_encoding(info: TrajectoryInfo, options: WriteOptions) -> dict[str, 
     }
 
 
-def _temporary_beside(path: Path, ending: str) -> Path:
+def _temporary_path(path: Path, ending: str) -> Path:
     """Return the path of another temporary file of the run whose temporary file is `path`."""
     match = TEMPORARY.fullmatch(path.name)
     assert match is not None
@@ -501,15 +501,15 @@ def _chunk_nbytes(array: ArrayPlan, row: int, n_frames: int) -> int:
 
 def write_all_but_chunks(
     path: Path, plan: LayoutPlan, atom_ids: Mapping[str, NDArray[np.int64]]
-) -> Places:
+) -> FileContents:
     """Restore an unfinished file, except its chunks, to what it was when it was created."""
-    new_file = _temporary_beside(path, "new")
+    new_file = _temporary_path(path, "new")
     new_file.unlink(missing_ok=True)
     try:
-        places = create_file(new_file, plan.replace(direct=False), atom_ids)
+        contents = create_file(new_file, plan.replace(direct=False), atom_ids)
         chunks = []
         for array in plan.arrays:
-            offsets = places.chunks[array.group, array.field]
+            offsets = contents.chunk_offsets[array.group, array.field]
             sizes = [_chunk_nbytes(array, row, plan.n_frames) for row in range(len(offsets))]
             chunks.append((offsets, np.broadcast_to(np.array(sizes)[:, None], offsets.shape)))
         with new_file.open("rb", buffering=0) as source, path.open("r+b", buffering=0) as file:
@@ -519,20 +519,20 @@ def write_all_but_chunks(
                 copy_bytes(source.fileno(), begin, stop - begin, file.fileno(), begin)
     finally:
         new_file.unlink(missing_ok=True)
-    return places
+    return contents
 
 
 def add_offsets(file: h5py.File, record: PieceRecord, plan: LayoutPlan, run: int) -> PieceRecord:
-    """Return the record of compressed chunks with their places, and bytes, in the file of a run."""
-    places = []
+    """Return the record with offsets and sizes of its compressed chunks in the file of a run."""
+    ranges = []
     for chunk_key in record.crcs:
-        key, (i, j) = split_key(chunk_key)
+        key, (i, j) = parse_key(chunk_key)
         array = plan.array(*key)
         first = (i * array.chunk_frames, j * array.chunk_atoms, 0)
         info = file[value_path(*key)].id.get_chunk_info_by_coord(first)
-        places.append((info.byte_offset, info.size))
-    extra = {"places": np.array(places, "<i8"), "run": np.array([run], "<i8")}
-    return replace(record, nbytes=sum(nbytes for _, nbytes in places), extra=extra)
+        ranges.append((info.byte_offset, info.size))
+    extra = {"places": np.array(ranges, "<i8"), "run": np.array([run], "<i8")}
+    return replace(record, nbytes=sum(nbytes for _, nbytes in ranges), extra=extra)
 
 
 def _check_chunk(
@@ -561,7 +561,7 @@ class EarlierRunChunks:
         self.new.unlink(missing_ok=True)  # of a run that was killed while it copied
 
     def _name(self, run: int) -> Path:
-        return _temporary_beside(self._path, str(run))
+        return _temporary_path(self._path, str(run))
 
     def _file(self, run: int) -> Path:
         """Return the path of the file of a run, which may have been renamed."""
@@ -599,7 +599,7 @@ class H5MDEnsemble(Ensemble):
 
     suffix = ".h5md"
 
-    def seal(self, labels: Sequence[str]) -> None:
+    def write_manifest(self, labels: Sequence[str]) -> None:
         """Write the manifest, which names the files; raises OutputError."""
         path = self.path / ENSEMBLE_MANIFEST
         with output_errors(path):

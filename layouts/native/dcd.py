@@ -298,7 +298,7 @@ def _check_frames(
     _check_lengths(frames.path, arrays, n_atoms, frames.first + run.start)
 
 
-CELL_ORDER = (0, 2, 5, 4, 3, 1)
+BOX_FROM_CELL = (0, 2, 5, 4, 3, 1)
 """Indices of lengths and alpha, beta, gamma in a record: A, gamma, B, beta, alpha, C."""
 MATRIX_ORDER = ((0, 1, 3), (1, 2, 4), (3, 4, 5))  # the rows of CHARMM's symmetric matrix
 
@@ -315,7 +315,7 @@ def boxes_from_cells(cells: NDArray[np.float64], charmm_version: int = 0) -> NDA
     MDAnalysis: three angles between -1 and 1 are cosines (NAMD after 2.5, VMD); with a negative
     number or an angle beyond 180 it is the matrix; else they are degrees.
     """
-    lengths_angles = cells[:, CELL_ORDER]
+    lengths_angles = cells[:, BOX_FROM_CELL]
     angles = lengths_angles[:, 3:]
     by_charmm = np.zeros(len(cells), bool)
     if charmm_version > MAX_VERSION_OF_OTHERS:
@@ -342,9 +342,9 @@ class DCDLayout(NativeLayout):
     name = "dcd"
     facts = FormatFacts(
         suffixes=(".dcd",),
-        options=frozenset({"sums", "dt"}),
+        options=frozenset({"checksums", "dt"}),
         counts_steps=True,
-        is_copied=True,
+        can_copy_frames=True,
         reads_remote=True,
     )
 
@@ -399,9 +399,9 @@ class DCDLayout(NativeLayout):
         offset = header.marker.itemsize + 4
         header_for = partial(_part_header, raw, offset, header.order, header.istart, stride)
         edges = header.nbytes + header.frame_nbytes(header.n_atoms) * np.arange(n_frames + 1)
-        check, sums = partial(_check_frames, header), self.options.get("sums")
+        check, checksums = partial(_check_frames, header), self.options.get("checksums")
         frames = FrameTable(
-            self.path, edges, header_for, sums=sums, check=check, byte_order=header.order
+            self.path, edges, header_for, checksums=checksums, check=check, byte_order=header.order
         )
         return Tables(frames, self._positions)
 
@@ -479,14 +479,14 @@ class DCDLayout(NativeLayout):
         row_of_atom = np.full(self._header.n_atoms, -1, np.int64)
         row_of_atom[self._header.free] = np.arange(self._header.n_free)
         row_of_atom = row_of_atom if atoms is None else row_of_atom[atoms]
-        moving = np.flatnonzero(row_of_atom >= 0)
+        free = np.flatnonzero(row_of_atom >= 0)
         block.positions[...] = self._first_frame if atoms is None else self._first_frame[:, atoms]
         if start == 0:
             self._read_records(0, 1, NO_ATOMS, np.empty((1, 0, 3), np.float32), block.box[:1])
         begin = max(start, 1)
-        positions = np.empty((stop - begin, moving.size, 3), np.float32)
-        self._read_records(begin, stop, row_of_atom[moving], positions, block.box[begin - start :])
-        block.positions[begin - start :, moving] = positions
+        positions = np.empty((stop - begin, free.size, 3), np.float32)
+        self._read_records(begin, stop, row_of_atom[free], positions, block.box[begin - start :])
+        block.positions[begin - start :, free] = positions
 
     def _read_records(
         self,
@@ -524,7 +524,7 @@ class DCDLayout(NativeLayout):
                 planar_to_xyz(planes, positions[rows], atoms)
 
 
-STORED_ORDER = [0, 5, 1, 4, 3, 2]
+CELL_FROM_BOX = [0, 5, 1, 4, 3, 2]
 TITLE = b"written by mdio"
 
 HEADER = struct.Struct("<i4s9if10i2i")
@@ -601,7 +601,7 @@ class DCDEncoder(Encoder):
 
 def _cells(box: NDArray[np.float32]) -> NDArray[np.float64]:
     """Return cells (F, 6) in the order of DCD, in the arithmetic of MDAnalysis' writer."""
-    cells = np.take(box, STORED_ORDER, axis=1)
+    cells = np.take(box, CELL_FROM_BOX, axis=1)
     angles = [1, 3, 4]
     cells[:, angles] = np.sin(np.deg2rad(np.float32(90.0) - cells[:, angles]))
     return np.ascontiguousarray(cells, "<f8")

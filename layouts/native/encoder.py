@@ -181,7 +181,7 @@ def encoder_of(format_name: str, plan: LayoutPlan) -> Encoder:
 
 XTC_PRECISION = 0.01
 """Step in angstrom where neither the source nor the user has one: 1/1000 nm, as everywhere."""
-_ROUNDED = (
+_ROUNDING_NOTE = (
     f"xtc rounds positions to {XTC_PRECISION:g} angstrom: unmoved ones from an XTC with this step "
     f"stay as they are, others are off by at most {XTC_PRECISION / 2:g}; --precision STEP takes "
     "another step"
@@ -211,14 +211,14 @@ def native_plan(
         raise PlanError(f"{output_text} know no --compression; write h5md or zarr")
     options.refuse_rounding(output_text)
     fields = tuple(name for name in info.fields if name in native.fields)
-    left_out = [name for name in info.fields if name not in fields]
+    omitted = [name for name in info.fields if name not in fields]
     frame_nbytes = 12 * info.n_atoms * len(fields)
-    notes = [f"{format_name} holds no {' and no '.join(left_out)}: left out"] if left_out else []
+    notes = [f"{format_name} holds no {' and no '.join(omitted)}: left out"] if omitted else []
     changes: dict[str, Any] = {}
     if format_name == "xtc":
         changes = _xtc_precision(info, options) | {"compression": "xtc"}
         if "precision_source" not in changes and info.n_atoms > MAX_UNCOMPRESSED_ATOMS:
-            notes.append(_ROUNDED)
+            notes.append(_ROUNDING_NOTE)
     elif options.precision not in (None, "auto", "none"):
         raise PlanError(f"{output_text} hold floats in full, so --precision does not fit; use xtc")
     plan = LayoutPlan(

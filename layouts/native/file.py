@@ -114,40 +114,40 @@ class SharedRead(NamedTuple):
     fields: RecordFields
 
 
-def _read_as_one(fields: RecordFields) -> list[SharedRead]:
+def _plan_reads(fields: RecordFields) -> list[SharedRead]:
     """Return the reads that fetch `fields`.
 
     Fields of the same records share a read, unless that would fetch many unwanted bytes.
     """
     reads = []
     for stride in dict.fromkeys(field.stride for field in fields.values()):
-        alike = {name: field for name, field in fields.items() if field.stride == stride}
-        sizes = [field.nbytes for field in alike.values()]
-        low = min(field.begin for field in alike.values())
-        nbytes = max(map(add, (field.begin for field in alike.values()), sizes)) - low
-        if nbytes <= stride and not skips_gaps(stride - sum(sizes), len(alike)):
-            reads.append(SharedRead(low, nbytes, stride, alike))
+        same_stride = {name: field for name, field in fields.items() if field.stride == stride}
+        sizes = [field.nbytes for field in same_stride.values()]
+        low = min(field.begin for field in same_stride.values())
+        nbytes = max(map(add, (field.begin for field in same_stride.values()), sizes)) - low
+        if nbytes <= stride and not skips_gaps(stride - sum(sizes), len(same_stride)):
+            reads.append(SharedRead(low, nbytes, stride, same_stride))
         else:
             reads += [
                 SharedRead(field.begin, size, stride, {name: field})
-                for (name, field), size in zip(alike.items(), sizes, strict=True)
+                for (name, field), size in zip(same_stride.items(), sizes, strict=True)
             ]
     return reads
 
 
 class PositionalFile(OpenFile):
-    """A file of records, read by position; if there are `sums`, in whole pieces that have them."""
+    """A file of records, read by position; with `checksums`, in whole pieces that have them."""
 
-    def __init__(self, path: Path, sums: PieceSums | None = None) -> None:
+    def __init__(self, path: Path, checksums: PieceSums | None = None) -> None:
         super().__init__(path)
-        self.sums = sums
+        self.checksums = checksums
         self._run = np.empty(0, np.uint8)
 
     def read(self, offset: int, nbytes: int) -> bytes:
         """Return `nbytes` bytes from `offset` on, or fewer at the end of the file."""
-        if self.sums is None:
+        if self.checksums is None:
             return self.peek(offset, nbytes)
-        end = min(offset + nbytes, self.sums.nbytes)
+        end = min(offset + nbytes, self.checksums.nbytes)
         return bytes(self._read_checked(offset, end)) if offset < end else b""
 
     def heads(self, offsets: Sequence[int], nbytes: int) -> Iterator[bytes]:
@@ -179,12 +179,12 @@ class PositionalFile(OpenFile):
 
     def _whole_pieces(self, begin: int, end: int) -> tuple[int, int]:
         """Return a byte range, widened to the pieces that have checksums."""
-        return (begin, end) if self.sums is None else self.sums.piece_bounds(begin, end)
+        return (begin, end) if self.checksums is None else self.checksums.piece_bounds(begin, end)
 
     def _fill_checked(self, begin: int, data: memoryview) -> None:
         self.fill(begin, data)
-        if self.sums is not None:
-            self.sums.check(self.path, begin, data)
+        if self.checksums is not None:
+            self.checksums.check(self.path, begin, data)
 
     def _read_checked(self, begin: int, end: int) -> NDArray[np.uint8]:
         first, last = self._whole_pieces(begin, end)
@@ -202,7 +202,7 @@ class PositionalFile(OpenFile):
 
     def fields(self, start: int, stop: int, fields: RecordFields) -> dict[str, NDArray[Any]]:
         """Read fields of records ``start:stop``: (stop - start, *shape) arrays, maybe with gaps."""
-        return self._fetch(start, stop, _read_as_one(fields))
+        return self._fetch(start, stop, _plan_reads(fields))
 
     def _fetch(self, start: int, stop: int, reads: Sequence[SharedRead]) -> dict[str, NDArray[Any]]:
         arrays = {}
@@ -217,7 +217,7 @@ class PositionalFile(OpenFile):
         self, start: int, stop: int, fields: RecordFields
     ) -> Iterator[tuple[int, int, dict[str, NDArray[Any]]]]:
         """Yield (first, last, their `fields`) of records ``start:stop``, some MiB at a time."""
-        reads = _read_as_one(fields)
+        reads = _plan_reads(fields)
         row_nbytes = sum(
             read.nbytes if skips_gaps(read.stride - read.nbytes, 1) else read.stride
             for read in reads
@@ -228,7 +228,7 @@ class PositionalFile(OpenFile):
 
 NO_ATOMS = np.empty(0, np.int64)
 SMALL_FRAME_NBYTES = 64 * 1024
-"""Frames up to this size are prefetched as a whole, also where few atoms are wanted."""
+"""Frames up to this size are prefetched as a whole, also where few atoms are read."""
 
 
 class NativeLayout(Layout):
@@ -239,7 +239,7 @@ class NativeLayout(Layout):
     _file: PositionalFile
 
     def _open(self) -> TrajectoryInfo:
-        self._file = PositionalFile(self.path, self.options.get("sums"))
+        self._file = PositionalFile(self.path, self.options.get("checksums"))
         try:
             return self._open_frames()
         except BaseException:
@@ -328,7 +328,7 @@ class ScannedLayout(IndexedLayout):
         frames = FrameTable(
             self.path,
             edges,
-            sums=self.options.get("sums"),
+            checksums=self.options.get("checksums"),
             check=self.check_frames,
             byte_order=order,
         )
@@ -340,8 +340,8 @@ class ScannedLayout(IndexedLayout):
 
     @classmethod
     @abstractmethod
-    def marks(cls, path: Path) -> FrameMarks:
-        """Return the marks with which frames of a file begin, from its first frame."""
+    def magic(cls, path: Path) -> FrameMagic:
+        """Return how frames of a file are recognised, from its first frame."""
 
     @abstractmethod
     def _parse_header(self, raw: bytes, frame: int) -> Any:
@@ -360,18 +360,18 @@ class ScannedLayout(IndexedLayout):
 
     def _find_frames(self, n_atoms: int, scan: Callable[[Path], FrameIndex]) -> None:
         """Find the frames: by checksums, around damage, or by the stored index."""
-        sums, self._intact_frames = self.options.get("sums"), None
+        checksums, self._intact_frames = self.options.get("checksums"), None
         if self.options.get("salvage"):
-            self._index, self._intact_frames = scan_around_damage(self.path, self.marks(self.path))
-        elif sums is None:
+            self._index, self._intact_frames = scan_around_damage(self.path, self.magic(self.path))
+        elif checksums is None:
             self._index = load_index(
                 self.path,
-                lambda path: scan_fast(path, self.marks(path), scan),
+                lambda path: scan_fast(path, self.magic(path), scan),
                 n_atoms,
-                lambda path, stored: extend_index(path, self.marks(path), stored),
+                lambda path, stored: extend_index(path, self.magic(path), stored),
             )
         else:
-            self._index = sums.index(n_atoms)
+            self._index = checksums.index(n_atoms)
         # The file may have grown since it was opened.
         self._file.nbytes = max(self._file.nbytes, self._index.end)
         last = self._index.n_frames - 1
@@ -402,7 +402,7 @@ class ScannedLayout(IndexedLayout):
             return ()
         intact = np.array(self._intact_frames)
         sizes, offsets = self._index.frame_nbytes, self._index.offsets
-        usual = float(np.median(sizes[intact]))
+        median_nbytes = float(np.median(sizes[intact]))
         stretches = []
         for frame in np.setdiff1d(np.arange(info.n_frames), intact).tolist():
             following = int(np.searchsorted(intact, frame))
@@ -410,7 +410,7 @@ class ScannedLayout(IndexedLayout):
                 int(intact[n]) for n in (following - 1, following) if 0 <= n < len(intact)
             ]
             times = [float(self.read(n, n + 1, atoms=[]).time[0]) for n in neighbours]
-            by_size = max(1, round(sizes[frame] / usual))
+            by_size = max(1, round(sizes[frame] / median_nbytes))
             by_time = round((times[-1] - times[0]) / info.dt_ps) - 1 if info.dt_ps > 0 else 0
             # Both are estimates: the simulation may have a gap in its times here.
             n_frames = by_time if abs(by_time - by_size) <= max(1, by_size // 4) else by_size
@@ -431,7 +431,7 @@ Peek = Callable[[int, int], bytes]
 """Returns bytes from an offset on: (offset, nbytes); fewer only at the end of the file."""
 
 
-def scan_around_damage(path: Path, marks: FrameMarks) -> tuple[FrameIndex, list[int]]:
+def scan_around_damage(path: Path, magic: FrameMagic) -> tuple[FrameIndex, list[int]]:
     """Find the frames of a file, and the numbers of those with a header.
 
     A frame is complete if its header is valid and another header, or the end of the file, follows
@@ -445,7 +445,7 @@ def scan_around_damage(path: Path, marks: FrameMarks) -> tuple[FrameIndex, list[
 
         def end_of(begin: int) -> int | None:
             """Return the end of the frame at this offset; None if there is no frame."""
-            nbytes = marks.size_of(peek(begin, marks.head_nbytes))
+            nbytes = magic.size_of(peek(begin, magic.head_nbytes))
             return None if nbytes is None or begin + nbytes > size else begin + nbytes
 
         begin = end = 0
@@ -454,7 +454,7 @@ def scan_around_damage(path: Path, marks: FrameMarks) -> tuple[FrameIndex, list[
             is_complete = stop is not None and (stop == size or end_of(stop) is not None)
             following = stop
             if not is_complete:
-                following = _find_next_frame(peek, size, marks.begins, begin + 1, end_of)
+                following = _find_next_frame(peek, size, magic.first_bytes, begin + 1, end_of)
                 # A frame before damage is complete if the next one does not begin within it.
                 is_complete = stop is not None and (following is None or following >= stop)
                 following = stop if is_complete else following
@@ -467,7 +467,7 @@ def scan_around_damage(path: Path, marks: FrameMarks) -> tuple[FrameIndex, list[
                 break
             begin = following
         lost_nbytes = size - end
-    return FrameIndex(np.array(offsets, np.int64), end, marks.n_atoms, lost_nbytes), intact
+    return FrameIndex(np.array(offsets, np.int64), end, magic.n_atoms, lost_nbytes), intact
 
 
 @contextmanager
@@ -493,27 +493,27 @@ def _peeking(file: OpenFile) -> Iterator[Peek]:
 def _find_next_frame(
     peek: Peek,
     size: int,
-    begins: Sequence[bytes],
+    first_bytes: Sequence[bytes],
     offset: int,
     end_of: Callable[[int], int | None],
 ) -> int | None:
     """Return the offset of the next frame, from `offset` on; None if there is none."""
-    overlap = max(map(len, begins)) - 1
+    overlap = max(map(len, first_bytes)) - 1
     while offset < size:
         data = peek(offset, SCANNED_NBYTES + overlap)
-        for place in sorted(_find_all(data, begins)):
-            if end_of(offset + place) is not None:
-                return offset + place
+        for position in sorted(_find_all(data, first_bytes)):
+            if end_of(offset + position) is not None:
+                return offset + position
         offset += SCANNED_NBYTES
     return None
 
 
-def _find_all(data: bytes, begins: Sequence[bytes]) -> Iterator[int]:
-    for begin in begins:
-        place = data.find(begin)
-        while place >= 0:
-            yield place
-            place = data.find(begin, place + 1)
+def _find_all(data: bytes, patterns: Sequence[bytes]) -> Iterator[int]:
+    for pattern in patterns:
+        position = data.find(pattern)
+        while position >= 0:
+            yield position
+            position = data.find(pattern, position + 1)
 
 
 ScannedPart = tuple[NDArray[np.int64], int]
@@ -521,40 +521,40 @@ ScannedPart = tuple[NDArray[np.int64], int]
 
 
 @dataclass(frozen=True, slots=True)
-class FrameMarks:
+class FrameMagic:
     """How frames are recognised in a file whose frames have headers with their sizes."""
 
     n_atoms: int
-    begins: Sequence[bytes]
+    first_bytes: Sequence[bytes]
     size_of: Callable[[bytes], int | None]
     """Returns the bytes of the frame with this header; None for other bytes."""
     head_nbytes: int
 
 
-def comes_over_a_network(path: Path) -> bool:
+def is_on_network(path: Path) -> bool:
     """Return whether a file lies on another machine."""
     return is_network(file_system_type(path))
 
 
-def scan_fast(path: Path, marks: FrameMarks, scan: Callable[[Path], FrameIndex]) -> FrameIndex:
+def scan_fast(path: Path, magic: FrameMagic, scan: Callable[[Path], FrameIndex]) -> FrameIndex:
     """Find the frames of a whole file; over a network, by reading it with many requests at a time.
 
     `scan` goes from header to header, and raises an error that says what is wrong.
     """
-    if comes_over_a_network(path):
-        index = join_parts([scan_part(path, marks, 0, 1)], marks.n_atoms, path.stat().st_size)
+    if is_on_network(path):
+        index = join_parts([scan_part(path, magic, 0, 1)], magic.n_atoms, path.stat().st_size)
         if index is not None:
             return index
     return scan(path)
 
 
-def extend_index(path: Path, marks: FrameMarks, stored: FrameIndex) -> FrameIndex | None:
+def extend_index(path: Path, magic: FrameMagic, stored: FrameIndex) -> FrameIndex | None:
     """Add the frames after a stored index, in a file that has grown; None if others follow."""
     offsets, end = [], stored.end
     with OpenFile(path) as file:
         while end < file.nbytes:
-            header = file.peek(end, marks.head_nbytes)
-            nbytes = marks.size_of(header) if len(header) == marks.head_nbytes else None
+            header = file.peek(end, magic.head_nbytes)
+            nbytes = magic.size_of(header) if len(header) == magic.head_nbytes else None
             if nbytes is None:
                 return None
             if end + nbytes > file.nbytes:
@@ -565,29 +565,29 @@ def extend_index(path: Path, marks: FrameMarks, stored: FrameIndex) -> FrameInde
         return FrameIndex(all_offsets, end, stored.n_atoms, file.nbytes - end)
 
 
-def scan_part(path: Path, marks: FrameMarks, part: int, n_parts: int) -> ScannedPart | None:
+def scan_part(path: Path, magic: FrameMagic, part: int, n_parts: int) -> ScannedPart | None:
     """Find the frames that begin in one of `n_parts` equal parts of a file; None on damage."""
     with OpenFile(path) as file:
         begin, end = (file.nbytes * k // n_parts for k in (part, part + 1))
         with in_flight([ByteRange(file, begin, end - begin)]):
-            return _scan_frames(file, marks, begin, end)
+            return _scan_frames(file, magic, begin, end)
 
 
-def _scan_frames(file: OpenFile, marks: FrameMarks, begin: int, end: int) -> ScannedPart | None:
+def _scan_frames(file: OpenFile, magic: FrameMagic, begin: int, end: int) -> ScannedPart | None:
     def end_of(offset: int) -> int | None:
         """Return the end of a frame that is followed by another one or by the end of the file.
 
         Coordinates may look like a header, but hardly ever like one that leads to another header.
         """
-        nbytes = marks.size_of(file.peek(offset, marks.head_nbytes))
+        nbytes = magic.size_of(file.peek(offset, magic.head_nbytes))
         stop = offset + (nbytes or file.nbytes)
         follows = stop == file.nbytes or (
-            stop < file.nbytes and marks.size_of(file.peek(stop, marks.head_nbytes)) is not None
+            stop < file.nbytes and magic.size_of(file.peek(stop, magic.head_nbytes)) is not None
         )
         return stop if nbytes and follows else None
 
     offset: int | None = (
-        0 if begin == 0 else _find_next_frame(file.peek, end, marks.begins, begin, end_of)
+        0 if begin == 0 else _find_next_frame(file.peek, end, magic.first_bytes, begin, end_of)
     )
     if offset is None or offset >= end:
         return np.empty(0, np.int64), end
@@ -600,10 +600,10 @@ def _scan_frames(file: OpenFile, marks: FrameMarks, begin: int, end: int) -> Sca
     for first, last in itertools.pairwise(edges):
         data = file.array(first, last - first).data
         while offset < last:
-            header = bytes(data[offset - first : offset - first + marks.head_nbytes])
-            if len(header) < marks.head_nbytes:
-                header = file.peek(offset, marks.head_nbytes)
-            nbytes = marks.size_of(header)
+            header = bytes(data[offset - first : offset - first + magic.head_nbytes])
+            if len(header) < magic.head_nbytes:
+                header = file.peek(offset, magic.head_nbytes)
+            nbytes = magic.size_of(header)
             if nbytes is None:
                 return None
             offsets.append(offset)

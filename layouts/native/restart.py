@@ -22,13 +22,13 @@ from mdio.layouts.base import FormatFacts, Layout
 from mdio.layouts.foreign.units import spelled_factor
 from mdio.layouts.native.file import PositionalFile
 from mdio.layouts.native.netcdf.classic import ClassicFile
-from mdio.layouts.native.netcdf.layout import AMBER_VELOCITY, FILLS, UNITS
+from mdio.layouts.native.netcdf.layout import AMBER_VELOCITY, FILL_VALUES, UNITS
 
 CONVENTIONS = b"AMBERRESTART"
 SNIFFED_NBYTES = 1 << 16
 SECOND_LINE = re.compile(rb"\s*(\d+)(\s+[-+.\dEeDd]+){0,2}\s*")
 THIRD_LINE = re.compile(rb"([ \d-]{3}\d\.\d{7}){3,6}\s*")
-WIDTH, PER_LINE = 12, 6
+NUMBER_WIDTH, PER_LINE = 12, 6
 """Columns of each number in a text file."""
 
 
@@ -104,7 +104,7 @@ class RestartLayout(Layout):
         """Return the numbers of a variable in mdio's unit; None where they were never written."""
         variable.set_auto_scale(False)
         stored = np.asarray(variable[...]).ravel()
-        fill = getattr(variable, "_FillValue", FILLS.get(stored.dtype.itemsize))
+        fill = getattr(variable, "_FillValue", FILL_VALUES.get(stored.dtype.itemsize))
         if stored.size and fill in (stored[0], stored[-1]):
             return None
         unit = str(getattr(variable, "units", UNITS[variable.name]))
@@ -185,12 +185,12 @@ def _frame_block(
 
 def _parse_numbers(lines: list[str], count: int | None = None) -> NDArray[np.float64]:
     texts = [
-        line[first : first + WIDTH]
+        line[first : first + NUMBER_WIDTH]
         for line in lines
-        for first in range(0, len(line.rstrip()), WIDTH)
+        for first in range(0, len(line.rstrip()), NUMBER_WIDTH)
     ]
     if count not in (None, len(texts)):
         raise ValueError(f"{len(texts)} numbers, expected {count}")
-    if len(texts[-1]) < WIDTH:
-        raise ValueError(f"a last number {texts[-1]!r} of fewer than {WIDTH} characters")
+    if len(texts[-1]) < NUMBER_WIDTH:
+        raise ValueError(f"a last number {texts[-1]!r} of fewer than {NUMBER_WIDTH} characters")
     return np.array([float(number) for number in texts])

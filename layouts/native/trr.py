@@ -39,7 +39,7 @@ from mdio.core.kernels import swap_to_native
 from mdio.core.units import NM_TO_ANGSTROM, PER_NM_TO_PER_ANGSTROM
 from mdio.layouts.base import FormatFacts
 from mdio.layouts.native.encoder import Bytes, Encoder
-from mdio.layouts.native.file import FrameMarks, PositionalFile, RecordField, ScannedLayout
+from mdio.layouts.native.file import FrameMagic, PositionalFile, RecordField, ScannedLayout
 from mdio.layouts.tables import ChunkTable, FrameTable, frame_chunk_table
 
 MAGIC = 1993
@@ -205,9 +205,9 @@ class TRRLayout(ScannedLayout):
     name = "trr"
     facts = FormatFacts(
         suffixes=(".trr",),
-        options=frozenset({"salvage", "sums"}),
-        rounds=("positions", "velocities", "forces"),
-        is_copied=True,
+        options=frozenset({"salvage", "checksums"}),
+        rounded_fields=("positions", "velocities", "forces"),
+        can_copy_frames=True,
         reads_remote=True,
     )
     check_frames = staticmethod(check_frames)
@@ -220,7 +220,7 @@ class TRRLayout(ScannedLayout):
         return read_head(path)[:24] == START
 
     @classmethod
-    def marks(cls, path: Path) -> FrameMarks:
+    def magic(cls, path: Path) -> FrameMagic:
         with OpenFile(path) as file:
             head = file.peek(0, FIXED_NBYTES)
         n_atoms = checked_header(head, path, 0, None).n_atoms
@@ -231,7 +231,7 @@ class TRRLayout(ScannedLayout):
             except SourceError:
                 return None
 
-        return FrameMarks(n_atoms, [START], size_of, FIXED_NBYTES)
+        return FrameMagic(n_atoms, [START], size_of, FIXED_NBYTES)
 
     def _open_frames(self) -> TrajectoryInfo:
         first = checked_header(self._file.read(0, FIXED_NBYTES), self.path, 0, None)
@@ -268,12 +268,12 @@ class TRRLayout(ScannedLayout):
         frames = {*self._sample_frames(N_SAMPLED), *first_of_size.tolist()}
         if self._intact_frames is not None:
             frames &= set(self._intact_frames)
-        kinds = {(header.nbytes, header.present) for header in self._headers(sorted(frames))}
-        sizes = {nbytes for nbytes, _ in kinds}
-        if len(sizes) < len(kinds):  # frames of one size have different fields
+        shapes = {(header.nbytes, header.present) for header in self._headers(sorted(frames))}
+        sizes = {nbytes for nbytes, _ in shapes}
+        if len(sizes) < len(shapes):  # frames of one size have different fields
             headers = self._headers(self._readable_frames)
-            kinds = {(header.nbytes, header.present) for header in headers}
-        sets = [{*present} for _, present in kinds]
+            shapes = {(header.nbytes, header.present) for header in headers}
+        sets = [{*present} for _, present in shapes]
         present = set().union(*sets)
         if not present:
             raise SourceError(

@@ -188,7 +188,7 @@ class AppendingFileWriter(FileWriter):
         self._spooled: dict[int, tuple[int, int]] = {}
         self._offsets: dict[int, int] = {}
         """Offsets at which pieces were appended, by their first frame."""
-        self._unsettled: list[PieceRecord] = []
+        self._unappended: list[PieceRecord] = []
 
     def find(
         self, records: Sequence[PieceRecord], select_intact: SelectIntact
@@ -199,7 +199,7 @@ class AppendingFileWriter(FileWriter):
         return self._leading_pieces(select_intact(self._leading_pieces(records), self._is_intact))
 
     def _leading_pieces(self, records: Sequence[PieceRecord]) -> Sequence[PieceRecord]:
-        """Return the pieces that follow each other from the first one on, and note their places."""
+        """Return the pieces that follow each other from the first on, and note their offsets."""
         by_start = {record.start: record for record in records}
         starts = [start for start, _ in self.plan.write_tasks()]
         leading = [by_start[start] for start in takewhile(by_start.__contains__, starts)]
@@ -212,12 +212,12 @@ class AppendingFileWriter(FileWriter):
     def _offset(self, start: int) -> int:
         return super()._offset(start) if self.facts.parallel_store else self._offsets[start]
 
-    def settled(self, record: PieceRecord) -> Iterable[tuple[PieceRecord, Sequence[Path]]]:
+    def written_pieces(self, record: PieceRecord) -> Iterable[tuple[PieceRecord, Sequence[Path]]]:
         if self.facts.parallel_store:
-            return super().settled(record)
-        self._unsettled.append(record)
-        appended = [piece for piece in self._unsettled if piece.start in self._offsets]
-        self._unsettled = [piece for piece in self._unsettled if piece.start not in self._offsets]
+            return super().written_pieces(record)
+        self._unappended.append(record)
+        appended = [piece for piece in self._unappended if piece.start in self._offsets]
+        self._unappended = [piece for piece in self._unappended if piece.start not in self._offsets]
         return [(piece, [self.path]) for piece in sorted(appended, key=lambda piece: piece.start)]
 
     def store(self, item: EncodedChunk) -> None:

@@ -36,7 +36,7 @@ from mdio.core.xtc import (
 )
 from mdio.layouts.base import FormatFacts
 from mdio.layouts.native.encoder import XTC_PRECISION, Bytes, Encoder
-from mdio.layouts.native.file import BATCH_NBYTES, FrameMarks, PositionalFile, ScannedLayout
+from mdio.layouts.native.file import BATCH_NBYTES, FrameMagic, PositionalFile, ScannedLayout
 from mdio.layouts.tables import ChunkTable, FrameTable
 
 XTC_CODEC = "mdio.xtc"
@@ -104,7 +104,9 @@ def _read_headers(
     file: PositionalFile, start: int, edges: NDArray[np.int64], n_atoms: int, *out: NDArray[Any]
 ) -> None:
     if file.remote is None:
-        for _ in file.heads(edges[:-1].tolist(), HEADER_NBYTES) if file.sums is not None else ():
+        for _ in (
+            file.heads(edges[:-1].tolist(), HEADER_NBYTES) if file.checksums is not None else ()
+        ):
             pass  # it compares them with their checksums
         xtc_codec.kernels.read_headers(file.fileno(), start, edges, n_atoms, *out)
         return
@@ -135,9 +137,9 @@ class XTCLayout(ScannedLayout):
     name = "xtc"
     facts = FormatFacts(
         suffixes=(".xtc",),
-        options=frozenset({"n_threads", "salvage", "sums"}),
-        rounds=("positions",),
-        is_copied=True,
+        options=frozenset({"n_threads", "salvage", "checksums"}),
+        rounded_fields=("positions",),
+        can_copy_frames=True,
         reads_remote=True,
     )
     reads_whole_frames = True
@@ -150,11 +152,11 @@ class XTCLayout(ScannedLayout):
 
     def _positions(self) -> ChunkTable:
         index, shape = self.index, (self.index.n_frames, 1, 1)
-        places = index.offsets.reshape(shape), index.frame_nbytes.reshape(shape)
-        return ChunkTable(self.path, (1, index.n_atoms, 3), *places, codec={"id": XTC_CODEC})
+        ranges = index.offsets.reshape(shape), index.frame_nbytes.reshape(shape)
+        return ChunkTable(self.path, (1, index.n_atoms, 3), *ranges, codec={"id": XTC_CODEC})
 
     @classmethod
-    def marks(cls, path: Path) -> FrameMarks:
+    def magic(cls, path: Path) -> FrameMagic:
         n_atoms = read_header(path).n_atoms
 
         def size_of(raw: bytes) -> int | None:
@@ -163,8 +165,8 @@ class XTCLayout(ScannedLayout):
             except ValueError:
                 return None
 
-        begins = [struct.pack(">ii", magic, n_atoms) for magic in MAGICS]
-        return FrameMarks(n_atoms, begins, size_of, HEADER_NBYTES)
+        first_bytes = [struct.pack(">ii", magic, n_atoms) for magic in MAGICS]
+        return FrameMagic(n_atoms, first_bytes, size_of, HEADER_NBYTES)
 
     def _parse_header(self, raw: bytes, frame: int) -> XTCHeader:
         with source_errors(self.path):
@@ -181,7 +183,9 @@ class XTCLayout(ScannedLayout):
 
     def _finest_precision(self) -> float | None:
         """Return the finest precision, of all frames if sampled ones differ; None without one."""
-        reads_first_only = self.options.get("sums") is not None or store_at(self.path).opening_waits
+        reads_first_only = (
+            self.options.get("checksums") is not None or store_at(self.path).opening_waits
+        )
         frames = [0] if reads_first_only else self._sample_frames(N_SAMPLED)
         precisions = {header.precision for header in self._headers(frames)}
         if len(precisions) > 1:

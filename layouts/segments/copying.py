@@ -28,7 +28,7 @@ from mdio.layouts.base import Layout
 from mdio.layouts.native import NATIVE_FORMATS
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.registry import layout_class
-from mdio.layouts.segments.files import Segment, file_crc, read_sums, segment_name
+from mdio.layouts.segments.files import Segment, file_crc, read_checksums, segment_name
 from mdio.layouts.segments.layout import SegmentsLayout
 from mdio.layouts.segments.writer import SegmentsWriter
 from mdio.layouts.tables import FrameTable
@@ -40,7 +40,7 @@ _scratch = Scratch()
 
 TablePart = tuple[FrameTable, int, int]
 """Frames ``start:stop`` of a file."""
-SegmentSums = tuple[int, PieceSums, NotFinite | None]
+SegmentChecksums = tuple[int, PieceSums, NotFinite | None]
 """The crc32c of all bytes of a segment, those of its pieces, and its non-finite positions."""
 
 
@@ -76,24 +76,24 @@ class SegmentsCopier(SegmentsWriter):
         """Write one segment and its index; link it if it is intact in `old_output`."""
         number = self._segment_number(start)
         linked = None if old_output is None else self._link_segment(number, old_output)
-        crc, sums, not_finite = linked or self._copy_segment(number, start, stop)
+        crc, checksums, not_finite = linked or self._copy_segment(number, start, stop)
         if self.frames[0].header is None:
-            store_index(self._file(number), sums.index(self.plan.n_atoms))
+            store_index(self._file(number), checksums.index(self.plan.n_atoms))
         return PieceRecord(
             start,
             stop,
             {"file": [crc]},
-            sums.nbytes,
+            checksums.nbytes,
             np.empty((0, 6), np.float32),
             np.array([self.first_times_ps[number]]),
             np.empty(0, np.int64),
             not_finite,
-            {"table": np.frombuffer(sums.table, np.uint8)},
+            {"table": np.frombuffer(checksums.table, np.uint8)},
         )
 
     def commit(self, record: PieceRecord) -> None:
         number = self._segment_number(record.start)
-        self._segments_done[number] = Segment(
+        self._finished[number] = Segment(
             file=segment_name(number, self.container),
             first_frame=record.start,
             n_frames=record.stop - record.start,
@@ -110,7 +110,7 @@ class SegmentsCopier(SegmentsWriter):
         self.create()
         return select_intact(records, self._is_intact)
 
-    def settled(self, record: PieceRecord) -> list[tuple[PieceRecord, Sequence[Path]]]:
+    def written_pieces(self, record: PieceRecord) -> list[tuple[PieceRecord, Sequence[Path]]]:
         return [(record, [self._file(self._segment_number(record.start))])]
 
     def _is_intact(self, record: PieceRecord) -> bool:
@@ -123,34 +123,34 @@ class SegmentsCopier(SegmentsWriter):
         except OSError:
             return False
 
-    def _copy_segment(self, number: int, start: int, stop: int) -> SegmentSums:
+    def _copy_segment(self, number: int, start: int, stop: int) -> SegmentChecksums:
         parts = list(self._parts(start, stop))
         path = self._file(number)
         with output_errors(path), path.open("wb", buffering=0) as file:
-            crc, sums, suspects = self._copy_parts(parts, file.fileno())
-        not_finite = self._not_finite(path, suspects) if suspects else None
-        return crc, sums, not_finite
+            crc, checksums, to_check = self._copy_parts(parts, file.fileno())
+        not_finite = self._not_finite(path, to_check) if to_check else None
+        return crc, checksums, not_finite
 
-    def _not_finite(self, path: Path, suspects: Sequence[range]) -> NotFinite | None:
+    def _not_finite(self, path: Path, to_check: Sequence[range]) -> NotFinite | None:
         """Return how many positions in these frames of a segment are NaN or infinite."""
         not_finite: NotFinite | None = None
         with layout_class(self.container)(path) as layout:
-            for run in suspects:
+            for run in to_check:
                 positions = layout.read(run.start, run.stop).positions
                 not_finite = add_not_finite(not_finite, NotFinite.count_in(positions, run.start))
         return not_finite
 
-    def _link_segment(self, number: int, old_output: Layout) -> SegmentSums | None:
+    def _link_segment(self, number: int, old_output: Layout) -> SegmentChecksums | None:
         """Link a segment of the output that is repaired; return None if it is damaged there."""
         with suppress(CorruptLayoutError):
-            sums = read_sums(old_output.path, old_output.manifest or {}, number)
-            if sums is not None:
+            checksums = read_checksums(old_output.path, old_output.manifest or {}, number)
+            if checksums is not None:
                 segmented = cast(SegmentsLayout, old_output)
                 segmented.check_segment(number)
                 segment, path = segmented.segments[number], self._file(number)
                 file = segmented.path / segment.file
                 store_at(file).link(file, path)
-                return segment.crc32c, sums, None
+                return segment.crc32c, checksums, None
         return None
 
     def _parts(self, first: int, stop: int) -> Iterator[TablePart]:
@@ -165,11 +165,11 @@ class SegmentsCopier(SegmentsWriter):
     ) -> tuple[int, PieceSums, list[range]]:
         """Copy frames one after the other to the descriptor `target`.
 
-        Returns `crc` (int): the crc32c of all bytes. `sums` (PieceSums): those of pieces.
-        `suspects` (list of range): frames in which positions may be NaN or infinite.
+        Returns `crc` (int): the crc32c of all bytes. `checksums` (PieceSums): those of pieces.
+        `to_check` (list of range): frames in which positions may be NaN or infinite.
         """
         crc = n_copied = 0
-        suspects: list[range] = []
+        to_check: list[range] = []
         crcs: list[int] = []
         edges: list[NDArray[np.int64]] = []
         offset = 0
@@ -186,17 +186,17 @@ class SegmentsCopier(SegmentsWriter):
             ):
                 for data, run in self._runs(source, frames, start, stop):
                     crc = crc32c(data, crc)
-                    crcs += self._sums(data, frames, run).tolist()
+                    crcs += self._checksums(data, frames, run).tolist()
                     write_sliced(target, data, offset)
                     edges.append(
                         frames.edges[run.start : run.stop] - frames.edges[run.start] + offset
                     )
                     offset += len(data)
                     if frames.may_hold_nonfinite(data):
-                        suspects.append(range(n_copied, n_copied + len(run)))
+                        to_check.append(range(n_copied, n_copied + len(run)))
                     n_copied += len(run)
         offsets = np.append(np.concatenate(edges), np.int64(offset))
-        return crc, PieceSums(offsets, NATIVE_FORMATS[self.container].head_nbytes, crcs), suspects
+        return crc, PieceSums(offsets, NATIVE_FORMATS[self.container].head_nbytes, crcs), to_check
 
     def _runs(
         self, source: OpenFile, frames: FrameTable, start: int, stop: int
@@ -216,18 +216,18 @@ class SegmentsCopier(SegmentsWriter):
             yield data, run
             start = run.stop
 
-    def _sums(self, data: memoryview, frames: FrameTable, run: range) -> Sums:
+    def _checksums(self, data: memoryview, frames: FrameTable, run: range) -> Sums:
         """Return the checksums of pieces; raise if the source has others for them."""
         edges = frames.edges[run.start : run.stop + 1] - frames.edges[run.start]
-        sums = crc32c_pieces(data, piece_edges(edges, NATIVE_FORMATS[self.container].head_nbytes))
-        if frames.sums is not None:
+        crcs = crc32c_pieces(data, piece_edges(edges, NATIVE_FORMATS[self.container].head_nbytes))
+        if frames.checksums is not None:
             first, stop = frames.first + run.start, frames.first + run.stop
-            if first_difference(sums, frames.sums.of_frames(first, stop)) is not None:
+            if first_difference(crcs, frames.checksums.of_frames(first, stop)) is not None:
                 raise CorruptLayoutError(
                     f"{frames.path}: frames {first} to {stop - 1} of this segment do not have the "
                     "checksums that they were written with; copy it again from where it came from"
                 )
-        return sums
+        return crcs
 
     def __getstate__(self) -> dict[str, Any]:
         """Make the paths of sources absolute, as that of the output."""

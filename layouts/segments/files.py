@@ -35,8 +35,8 @@ CHECKSUMS_FILE = ".mdio-checksums"
 """Checksums of the pieces of every segment: a header line, then a table for each segment. The
 manifest has the offset and size of each table, and its crc32c, which tells it from a table of
 another output."""
-SUMS_HEADER = b"mdio checksums 1\n"
-SUMS_KEY = "piece_checksums"
+CHECKSUMS_HEADER = b"mdio checksums 1\n"
+CHECKSUMS_KEY = "piece_checksums"
 LOST_CHECKSUMS_ADVICE = (
     "read the segments with --no-verify (verify=False), or split or convert the source again"
 )
@@ -110,22 +110,22 @@ def segments_of(manifest: Mapping[str, Any], path: Path) -> list[Segment]:
     return segments
 
 
-def write_sums(folder: Path, tables: Sequence[bytes]) -> dict[str, Any]:
+def write_checksums(folder: Path, tables: Sequence[bytes]) -> dict[str, Any]:
     """Write the checksums of all segments; return the manifest's entry for them."""
-    parts = [SUMS_HEADER, *tables]
+    parts = [CHECKSUMS_HEADER, *tables]
     offsets = list(accumulate(map(len, parts)))[:-1]
     with (folder / CHECKSUMS_FILE).open("wb") as file:
         file.writelines(parts)
     rows = zip(offsets, tables, strict=True)
-    return {SUMS_KEY: [[offset, len(table), crc32c(table)] for offset, table in rows]}
+    return {CHECKSUMS_KEY: [[offset, len(table), crc32c(table)] for offset, table in rows]}
 
 
-def read_sums(path: Path, manifest: Mapping[str, Any], number: int) -> PieceSums | None:
+def read_checksums(path: Path, manifest: Mapping[str, Any], number: int) -> PieceSums | None:
     """Return the checksums of a segment; None in outputs of older versions, which have none."""
-    if SUMS_KEY not in manifest:
+    if CHECKSUMS_KEY not in manifest:
         return None
     try:
-        offset, nbytes, crc = manifest[SUMS_KEY][number]
+        offset, nbytes, crc = manifest[CHECKSUMS_KEY][number]
         # In a store, the file may still lie where the manifest of a new output redirects.
         with OpenFile(Redirect(path, manifest).path_of(CHECKSUMS_FILE)) as file:
             table = file.peek(offset, nbytes)
@@ -137,18 +137,18 @@ def read_sums(path: Path, manifest: Mapping[str, Any], number: int) -> PieceSums
     raise CorruptLayoutError(f"{path / CHECKSUMS_FILE}: {problem}; {LOST_CHECKSUMS_ADVICE}")
 
 
-def check_sums(path: Path, manifest: Mapping[str, Any]) -> None:
+def check_checksums(path: Path, manifest: Mapping[str, Any]) -> None:
     """Raise CorruptLayoutError if the file of checksums is damaged, except in its tables."""
-    expected = len(SUMS_HEADER) + sum(nbytes for _, nbytes, _ in manifest[SUMS_KEY])
+    expected = len(CHECKSUMS_HEADER) + sum(nbytes for _, nbytes, _ in manifest[CHECKSUMS_KEY])
     try:
         with OpenFile(Redirect(path, manifest).path_of(CHECKSUMS_FILE)) as file:
-            header, nbytes = file.peek(0, len(SUMS_HEADER)), file.nbytes
+            header, nbytes = file.peek(0, len(CHECKSUMS_HEADER)), file.nbytes
     except SourceError as error:
         raise CorruptLayoutError(f"{error}; {LOST_CHECKSUMS_ADVICE}") from error
-    if (header, nbytes) != (SUMS_HEADER, expected):
+    if (header, nbytes) != (CHECKSUMS_HEADER, expected):
         raise CorruptLayoutError(
             f"{path / CHECKSUMS_FILE}: it begins with {header!r} and has {nbytes} bytes, expected "
-            f"{SUMS_HEADER!r} and {expected}; {LOST_CHECKSUMS_ADVICE}"
+            f"{CHECKSUMS_HEADER!r} and {expected}; {LOST_CHECKSUMS_ADVICE}"
         )
 
 
@@ -197,7 +197,7 @@ def written_by_mdio(folder: Path) -> bool:
     return manifest is not None and manifest.get("layout") == "segments"
 
 
-def file_state(path: Path) -> tuple[int, ...] | None:
+def file_identity(path: Path) -> tuple[int, ...] | None:
     """Return numbers that tell a file from another that takes its name; None if it is missing."""
     try:
         status = path.stat()

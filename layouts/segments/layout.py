@@ -23,14 +23,14 @@ from mdio.layouts.base import FormatFacts, Layout, StoredTimes, fill_absent
 from mdio.layouts.registry import layout_class
 from mdio.layouts.segments.files import (
     CHECKSUMS_FILE,
+    CHECKSUMS_KEY,
     MANIFEST,
-    SUMS_KEY,
     Segment,
-    check_sums,
+    check_checksums,
     file_crc,
-    file_state,
+    file_identity,
+    read_checksums,
     read_manifest,
-    read_sums,
     segments_of,
 )
 from mdio.layouts.units import Unit
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
 MAX_OPENED_AHEAD = 24
 """Segments in a store whose openings are prefetched at the same time."""
-MAX_EARLY_SPAN = 48
-"""Segments opened early for prefetching stay open up to this far beyond the one that is read."""
+MAX_AHEAD_SPAN = 48
+"""Segments opened ahead for prefetching stay open up to this far beyond the one that is read."""
 
 
 class SegmentsLayout(Layout):
@@ -65,12 +65,12 @@ class SegmentsLayout(Layout):
     )
 
     _manifest: dict[str, Any]
-    _manifest_state: tuple[int, ...] | None
+    _manifest_identity: tuple[int, ...] | None
     """Of the manifest's file when it was read."""
     _segments: list[Segment]
     _edges: NDArray[np.int64]
     _open_layouts: dict[int, Layout]
-    _early: set[int]
+    _ahead: set[int]
     """Numbers of segments that were opened before they are read."""
 
     @classmethod
@@ -89,17 +89,17 @@ class SegmentsLayout(Layout):
         return self._segments
 
     def _open(self) -> TrajectoryInfo:
-        if self._opened_state is None:
-            self._manifest_state = file_state(self.path / MANIFEST)
+        if self._shared_metadata is None:
+            self._manifest_identity = file_identity(self.path / MANIFEST)
             self._manifest = read_manifest(self.path, self.name)
         else:
-            _, self._manifest, self._manifest_state = self._opened_state
+            _, self._manifest, self._manifest_identity = self._shared_metadata
         manifest = self._manifest
         self._segments = segments_of(manifest, self.path)
         self._edges = np.array([0, *(segment.stop for segment in self._segments)], np.int64)
-        self._open_layouts, self._early = {}, set()
-        if self._opened_state is not None:
-            return cast(TrajectoryInfo, self._opened_state[0])
+        self._open_layouts, self._ahead = {}, set()
+        if self._shared_metadata is not None:
+            return cast(TrajectoryInfo, self._shared_metadata[0])
         first = self._first_info()
         last_ps = manifest.get("time_last_ps")
         return first.replace(
@@ -139,16 +139,16 @@ class SegmentsLayout(Layout):
                     return layout.info
         return self._segment(0).info
 
-    def _segment(self, number: int, *, early: bool = False) -> Layout:
-        """Return an opened segment, and close the one before; those opened early stay open."""
+    def _segment(self, number: int, *, ahead: bool = False) -> Layout:
+        """Return an opened segment, and close the one before; those opened ahead stay open."""
         opened = self._open_layouts
         if number not in opened:
             opened[number] = self._open_segment(number)
-        if early:
-            self._early.add(number)
+        if ahead:
+            self._ahead.add(number)
         else:
-            self._early = {n for n in self._early if number < n < number + MAX_EARLY_SPAN}
-            for other in [n for n in opened if n != number and n not in self._early]:
+            self._ahead = {n for n in self._ahead if number < n < number + MAX_AHEAD_SPAN}
+            for other in [n for n in opened if n != number and n not in self._ahead]:
                 opened.pop(other).close()
         return opened[number]
 
@@ -158,15 +158,15 @@ class SegmentsLayout(Layout):
         path = self._locate(segment.file)
         self._check_size(segment)
         verify = verify and self.verify
-        sums = read_sums(self.path, self._manifest, number) if verify else None
-        options: dict[str, Any] = {} if sums is None else {"sums": sums}
-        if sums is not None and (sums.nbytes, len(sums.offsets)) != (
+        checksums = read_checksums(self.path, self._manifest, number) if verify else None
+        options: dict[str, Any] = {} if checksums is None else {"checksums": checksums}
+        if checksums is not None and (checksums.nbytes, len(checksums.offsets)) != (
             segment.nbytes,
             segment.n_frames + 1,
         ):
             raise CorruptLayoutError(
                 f"{self.path / CHECKSUMS_FILE}: its table of segment {number} is of "
-                f"{len(sums.offsets) - 1} frames in {sums.nbytes} bytes, expected "
+                f"{len(checksums.offsets) - 1} frames in {checksums.nbytes} bytes, expected "
                 f"{segment.n_frames} in {segment.nbytes}; split or convert the source again"
             )
         layout = layout_class(self._manifest["container"])(path, fields=self.fields, **options)
@@ -189,7 +189,7 @@ class SegmentsLayout(Layout):
         """Raise if the folder was replaced before the segment was opened."""
         file = self.path / MANIFEST
         if (
-            file_state(file) != self._manifest_state
+            file_identity(file) != self._manifest_identity
             and self.uuid_at(self.path) != self._manifest["uuid"]
         ):
             opened.close()
@@ -235,7 +235,7 @@ class SegmentsLayout(Layout):
 
     def _inner_runs(self, start: int, stop: int) -> Iterator[tuple[Layout, int, int]]:
         for number, first, end in runs_in_parts(self._edges, start, stop):
-            yield self._segment(number, early=True), first, end
+            yield self._segment(number, ahead=True), first, end
 
     def _openings(self, runs: FrameRuns, atoms: AtomIndices | None) -> Iterator[Opening]:  # noqa: ARG002
         numbers = (
@@ -250,10 +250,10 @@ class SegmentsLayout(Layout):
             if number not in self._open_layouts:
                 yield Opening(self._locate(self._segments[number].file), 0)
 
-    def preopened(self) -> Layout:
-        if self._opened_state is not None:
+    def with_metadata(self) -> Layout:
+        if self._shared_metadata is not None:
             return self
-        return self._with_opened_state((self.info, self.manifest, self._manifest_state))
+        return self._copy_with_metadata((self.info, self.manifest, self._manifest_identity))
 
     def files(self) -> Iterator[Layout]:
         """Yield a layout for each segment, not opened."""
@@ -276,25 +276,27 @@ class SegmentsLayout(Layout):
 
     def units(self) -> Iterator[Unit]:
         """Yield every segment, and damaged tables of checksums."""
-        has_sums = SUMS_KEY in self.manifest
-        if has_sums:
-            check_file = partial(check_sums, self.path, self.manifest)
+        has_checksums = CHECKSUMS_KEY in self.manifest
+        if has_checksums:
+            check_file = partial(check_checksums, self.path, self.manifest)
             try:
                 check_file()
             except CorruptLayoutError:
                 yield Unit(CHECKSUMS_FILE, check_file)
-                has_sums = False
+                has_checksums = False
         for number, segment in enumerate(self.segments):
             frames = (segment.first_frame, segment.stop)
-            if has_sums:
+            if has_checksums:
                 try:
-                    read_sums(self.path, self.manifest, number)
+                    read_checksums(self.path, self.manifest, number)
                 except CorruptLayoutError:
                     yield Unit(
-                        CHECKSUMS_FILE, partial(read_sums, self.path, self.manifest, number), frames
+                        CHECKSUMS_FILE,
+                        partial(read_checksums, self.path, self.manifest, number),
+                        frames,
                     )
             check = partial(self.check_segment, number)
-            yield Unit(segment.file, check, frames, suffices=True)
+            yield Unit(segment.file, check, frames, is_proof=True)
 
     def check_segment(self, number: int) -> None:
         """Compare size and checksum of a file with the manifest; raises CorruptLayoutError."""
@@ -311,17 +313,17 @@ class SegmentsLayout(Layout):
     def encoded_chunks(self, start: int, stop: int) -> list[EncodedChunk]:
         number = int(np.searchsorted(self.boundaries(), start, side="right")) - 1
         segment = self.segments[number]
-        sums = read_sums(self.path, self.manifest, number)
+        checksums = read_checksums(self.path, self.manifest, number)
         self._check_size(segment)
-        if sums is None:
+        if checksums is None:
             raise CorruptLayoutError(f"{self.path}: it has no checksums of its frames")
         first = start - segment.first_frame
-        edges = sums.offsets[first : first + stop - start + 1]
+        edges = checksums.offsets[first : first + stop - start + 1]
         path = self._locate(segment.file)
         with OpenFile(path, CorruptLayoutError) as file:
             data = file.array(int(edges[0]), int(edges[-1] - edges[0])).data
-        sums.check(path, int(edges[0]), data)
-        crcs = sums.of_frames(first, first + stop - start).tolist()
+        checksums.check(path, int(edges[0]), data)
+        crcs = checksums.of_frames(first, first + stop - start).tolist()
         from mdio.layouts.writer import EncodedChunk  # only writing needs it
 
         return [EncodedChunk(str(start), data, [crc32c(data), *crcs])]

@@ -32,13 +32,7 @@ from mdio.layouts.native.encoder import (
 from mdio.layouts.native.xtc import XTCLayout
 from mdio.layouts.plan import LayoutPlan, WriteOptions
 from mdio.layouts.registry import layout_class
-from mdio.layouts.segments.files import (
-    MANIFEST,
-    Segment,
-    even_split,
-    segment_name,
-    write_sums,
-)
+from mdio.layouts.segments.files import MANIFEST, Segment, even_split, segment_name, write_checksums
 from mdio.layouts.writer import (
     EncodedChunk,
     LayoutWriter,
@@ -76,13 +70,13 @@ class SegmentsWriter(LayoutWriter):
         self._first_frames = np.cumsum((0, *plan.segment_frames)).tolist()
         self._records: dict[int, dict[int, PieceRecord]] = {}
         """By segment and first frame, of pieces of segments that are not complete."""
-        self._segments_done: dict[int, Segment] = {}
+        self._finished: dict[int, Segment] = {}
         self._tables: dict[int, bytes] = {}
         self._time_last_ps = 0.0
         self._format_notes: dict[int, list[str]] = {}
         """Notes on what the format cannot hold, of the segments that have some."""
         self._has_box = False
-        self._joined: dict[int, int] = {}
+        self._joined_offsets: dict[int, int] = {}
         """Offsets, in their segments, of pieces that earlier runs have joined, by first frame."""
 
     @classmethod
@@ -113,8 +107,8 @@ class SegmentsWriter(LayoutWriter):
         sizes = even_split(info.n_frames, n_segments)
         if options.expected_frames is not None:
             size = max(1, SEGMENT_NBYTES // info.frame_nbytes)
-            n_full, n_rest = divmod(info.n_frames, size)
-            sizes = (size,) * n_full + (n_rest,) * (n_rest > 0)
+            n_full, n_remaining = divmod(info.n_frames, size)
+            sizes = (size,) * n_full + (n_remaining,) * (n_remaining > 0)
             n_segments = len(sizes)
         header_nbytes = encoder_of(container, plan).header_nbytes
         return plan.replace(
@@ -136,7 +130,7 @@ class SegmentsWriter(LayoutWriter):
     def reuse_segments(self, segments: Sequence[tuple[Segment, bytes]], *, has_box: bool) -> None:
         """Keep the descriptions and checksums of the first segments, which exist and are intact."""
         for number, (segment, table) in enumerate(segments):
-            self._segments_done[number], self._tables[number] = segment, table
+            self._finished[number], self._tables[number] = segment, table
         self._has_box |= has_box
 
     def find(
@@ -154,17 +148,17 @@ class SegmentsWriter(LayoutWriter):
         With all its pieces on record, a segment has been joined: its parts are removed.
         """
         resumable: list[PieceRecord] = []
-        self._joined.clear()
+        self._joined_offsets.clear()
         ordered = sorted(records, key=lambda record: record.start)
         for number, group in groupby(ordered, lambda record: self._segment_number(record.start)):
             pieces = list(group)
-            parts = [self._piece_place(piece.start)[0] for piece in pieces]
+            parts = [self._locate(piece.start)[0] for piece in pieces]
             if (
                 sum(piece.stop - piece.start for piece in pieces)
                 == self.plan.segment_frames[number]
             ):
                 offsets = accumulate((piece.nbytes for piece in pieces), initial=0)
-                self._joined |= {
+                self._joined_offsets |= {
                     piece.start: offset for piece, offset in zip(pieces, offsets, strict=False)
                 }
                 for part in parts[1:]:
@@ -174,29 +168,29 @@ class SegmentsWriter(LayoutWriter):
             resumable += pieces
         return resumable
 
-    def settled(self, record: PieceRecord) -> list[tuple[PieceRecord, Sequence[Path]]]:
-        files = [self._file(self._segment_number(record.start)), self._piece_place(record.start)[0]]
+    def written_pieces(self, record: PieceRecord) -> list[tuple[PieceRecord, Sequence[Path]]]:
+        files = [self._file(self._segment_number(record.start)), self._locate(record.start)[0]]
         return [(record, files)]
 
     def _is_intact(self, record: PieceRecord) -> bool:
         """Return whether a piece is intact where it was stored, or in its joined segment."""
-        path, offset = self._piece_place(record.start)
-        if record.start in self._joined:
+        path, offset = self._locate(record.start)
+        if record.start in self._joined_offsets:
             path = self._file(self._segment_number(record.start))
-            offset = self._joined[record.start]
+            offset = self._joined_offsets[record.start]
         return is_stored(record, self._encoder.frame_nbytes, path, offset)
 
     def encode(self, start: int, block: FrameBlock) -> list[EncodedChunk]:
         """Return the bytes of these frames; the key is the number of the first frame."""
         data = encode_frames(self._encoder, block)
         edges = piece_edges(self._encoder.offsets(data), NATIVE_FORMATS[self.container].head_nbytes)
-        sums = crc32c_pieces(data, edges)
-        crcs = [crc32c_joined(sums, edges), *sums.tolist()]
+        checksums = crc32c_pieces(data, edges)
+        crcs = [crc32c_joined(checksums, edges), *checksums.tolist()]
         return [EncodedChunk(str(start), data, crcs)]
 
     def store(self, item: EncodedChunk) -> None:
         """Write a piece, or a batch of one, into its segment, or beside it."""
-        path, offset = self._piece_place(int(item.key))
+        path, offset = self._locate(int(item.key))
         if self._encoder.frame_nbytes is None:
             path.touch()
         direct = self.plan.writing.direct or False
@@ -210,10 +204,10 @@ class SegmentsWriter(LayoutWriter):
         n_frames = sum(piece.stop - piece.start for piece in pieces.values())
         if n_frames == self.plan.segment_frames[number]:
             with output_errors(self._file(number)):
-                self._complete(number, [pieces[start] for start in sorted(pieces)])
+                self._complete_segment(number, [pieces[start] for start in sorted(pieces)])
             del self._records[number]
 
-    def _complete(self, number: int, records: Sequence[PieceRecord]) -> None:
+    def _complete_segment(self, number: int, records: Sequence[PieceRecord]) -> None:
         time = np.concatenate([record.time for record in records])
         step = np.concatenate([record.step for record in records])
         with self._file(number).open("r+b", buffering=0) as file:
@@ -223,14 +217,14 @@ class SegmentsWriter(LayoutWriter):
                 self._join(number, file.fileno(), records)
         size = self._encoder.frame_nbytes
         parts = [part for record in records for part in batch_checksums(record, size)]
-        sums, sizes = zip((crc32c(header), len(header)), *parts, strict=True)
-        crc = crc32c_joined(np.array(sums, np.uint32), np.cumsum((0, *sizes)))
+        checksums, sizes = zip((crc32c(header), len(header)), *parts, strict=True)
+        crc = crc32c_joined(np.array(checksums, np.uint32), np.cumsum((0, *sizes)))
         if notes := list(self._encoder.notes(time, step)):
             is_single = len(self.plan.segment_frames) == 1
             figures = "" if is_single else f" (figures of {segment_name(number, self.container)})"
             self._format_notes[number] = [note + figures for note in notes]
         self._has_box = self._has_box or any(bool(record.box.any()) for record in records)
-        offsets = self._describe(number, crc)
+        offsets = self._index_segment(number, crc)
         crcs = [crc32c(header)] if header else []
         for record in records:
             for start in sorted(map(int, record.crcs)):
@@ -239,7 +233,7 @@ class SegmentsWriter(LayoutWriter):
             offsets, NATIVE_FORMATS[self.container].head_nbytes, crcs
         ).table
 
-    def _describe(self, number: int, crc: int) -> NDArray[np.int64]:
+    def _index_segment(self, number: int, crc: int) -> NDArray[np.int64]:
         """Open a finished segment as a reader does, and keep its description.
 
         This writes its index beside it, and proves that it can be read. Returns edges of frames.
@@ -255,7 +249,7 @@ class SegmentsWriter(LayoutWriter):
                 edges = encoder.header_nbytes + encoder.frame_nbytes * frames
         first_frame, first_ps = self._first_frames[number], info.time_first_ps
         segment = Segment(file, first_frame, info.n_frames, info.nbytes, crc, first_ps)
-        self._segments_done[number] = segment
+        self._finished[number] = segment
         if segment.stop == self.plan.n_frames:
             self._time_last_ps = info.time_last_ps
         return edges
@@ -277,7 +271,7 @@ class SegmentsWriter(LayoutWriter):
 
     def finish(self) -> None:
         """Write the checksums and then the manifest, which completes the folder."""
-        missing = [n for n in range(len(self.plan.segment_frames)) if n not in self._segments_done]
+        missing = [n for n in range(len(self.plan.segment_frames)) if n not in self._finished]
         if missing:
             raise OutputError(
                 f"{self.path}: {len(missing)} segments are incomplete, the first being "
@@ -293,12 +287,12 @@ class SegmentsWriter(LayoutWriter):
                 container=self.container,
                 fields=list(self.plan.native.fields),
                 time_last_ps=self._time_last_ps,
-                segments=[asdict(self._segments_done[n]) for n in sorted(self._segments_done)],
-                **write_sums(self.path, [self._tables[n] for n in sorted(self._tables)]),
+                segments=[asdict(self._finished[n]) for n in sorted(self._finished)],
+                **write_checksums(self.path, [self._tables[n] for n in sorted(self._tables)]),
             )
             (self.path / MANIFEST).write_text(json.dumps(manifest, indent=1))
 
-    def _piece_place(self, start: int) -> tuple[Path, int]:
+    def _locate(self, start: int) -> tuple[Path, int]:
         """Return the file, and the offset in it, to which the piece at frame `start` is written."""
         number = self._segment_number(start)
         frame = start - self._first_frames[number]
@@ -318,4 +312,4 @@ class SegmentsWriter(LayoutWriter):
         return file.with_name(f"{file.name}.part-{start}")
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_records": {}, "_segments_done": {}, "_tables": {}}
+        return {**super().__getstate__(), "_records": {}, "_finished": {}, "_tables": {}}

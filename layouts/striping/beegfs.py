@@ -15,7 +15,7 @@ from pathlib import Path
 
 from mdio.layouts.striping.stripes import Striping, run_program
 
-UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+SIZE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _CHUNK = re.compile(r"^\+ Chunksize: *(\d+)([KMG]?)i?B? *$", re.MULTILINE | re.IGNORECASE)
 _TARGETS = re.compile(r"^\+ Number of storage targets: *(?:desired: *)?(\d+)", re.MULTILINE)
 _POOL = re.compile(r"^\+ Storage Pool: *(\d+)", re.MULTILINE)
@@ -29,7 +29,7 @@ def parse_entry_info(output: str) -> Striping | None:
     chunk, targets, pool = (pattern.search(output) for pattern in (_CHUNK, _TARGETS, _POOL))
     if chunk is None or targets is None:
         return None
-    nbytes = int(chunk[1]) * UNITS[chunk[2].lower()]
+    nbytes = int(chunk[1]) * SIZE_UNITS[chunk[2].lower()]
     ctl_options = f"--chunksize={nbytes} --numtargets={targets[1]}"
     return Striping(nbytes, int(targets[1]), ctl_options, None if pool is None else pool[1])
 

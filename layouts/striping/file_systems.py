@@ -29,17 +29,17 @@ class StripeRecord(TypedDict):
     file_system: str
 
 
-ONE_WRITER = {"ceph", "fuse.ceph-fuse"}
+ONE_WRITER_SYSTEMS = {"ceph", "fuse.ceph-fuse"}
 """File systems where a client buffers its writes to a file only while no other client writes to it;
 otherwise every write waits for the servers (Ceph documentation, "Capabilities in CephFS")."""
 
 
-def has_one_writer(file_system: str) -> bool:
+def favours_one_writer(file_system: str) -> bool:
     """Return whether a file is written fastest by a single machine."""
-    return file_system in ONE_WRITER
+    return file_system in ONE_WRITER_SYSTEMS
 
 
-STRIPING: Mapping[str, ModuleType] = {
+STRIPING_MODULES: Mapping[str, ModuleType] = {
     "lustre": lustre,
     "ceph": cephfs,
     "fuse.ceph-fuse": cephfs,
@@ -48,7 +48,7 @@ STRIPING: Mapping[str, ModuleType] = {
 """Modules by the kernel's name of the file system type."""
 
 
-def stripes_are_servers(file_system: str) -> bool:
+def has_server_per_stripe(file_system: str) -> bool:
     """Return whether a file is on as many servers as it has stripes; CephFS may use more."""
     return file_system in ("lustre", "beegfs")
 
@@ -73,19 +73,19 @@ TYPE_ALIASES = {
 }
 
 
-def _type(path: str | PathLike[str]) -> str:
+def _system_type(path: str | PathLike[str]) -> str:
     type_name = file_system_type(path)
     return TYPE_ALIASES.get(type_name, type_name)
 
 
 def no_stripes_note(path: str | PathLike[str]) -> str | None:
     """Return a note on why stripes cannot be set at `path`; None if they can, or do not matter."""
-    return NO_STRIPES_NOTES.get(_type(path))
+    return NO_STRIPES_NOTES.get(_system_type(path))
 
 
 def has_stripes(path: str | PathLike[str]) -> bool:
     """Return whether `path`, which need not exist, is on a file system whose stripes can be set."""
-    return _type(path) in STRIPING
+    return _system_type(path) in STRIPING_MODULES
 
 
 def get_stripe(path: str | PathLike[str]) -> Striping | None:
@@ -93,7 +93,7 @@ def get_stripe(path: str | PathLike[str]) -> Striping | None:
 
     None where they are unknown. Never raises.
     """
-    system = STRIPING.get(_type(path))
+    system = STRIPING_MODULES.get(_system_type(path))
     striping: Striping | None = None if system is None else system.get_stripe(path)
     return striping
 
@@ -116,17 +116,17 @@ def set_stripe(
     request: dict[str, Any] = {"stripe_nbytes": stripe_nbytes, "stripe_count": stripe_count}
     if progressive:
         request["progressive"] = [list(part) for part in progressive]
-    type_name, applied = _type(path), None
+    type_name, applied = _system_type(path), None
     reason = NO_STRIPES_NOTES.get(type_name)
     if reason is None:
-        system = STRIPING.get(type_name, lustre)
+        system = STRIPING_MODULES.get(type_name, lustre)
         reason = system.set_stripe(path, stripe_nbytes, stripe_count, progressive or ())
         applied = system.get_stripe(path) if reason is None else None
     if reason is None:
         reason = (
             "the stripes were set, but the file system does not show them"
             if applied is None
-            else _difference(applied, stripe_nbytes, stripe_count)
+            else _difference_text(applied, stripe_nbytes, stripe_count)
         )
     return stripe_record(path, request, applied, reason)
 
@@ -146,7 +146,7 @@ def stripe_record(
     )
 
 
-def _difference(applied: Striping, stripe_nbytes: int, stripe_count: int | None) -> str | None:
+def _difference_text(applied: Striping, stripe_nbytes: int, stripe_count: int | None) -> str | None:
     if applied.stripe_nbytes != stripe_nbytes:
         return f"the stripe size is {applied.stripe_nbytes}, not {stripe_nbytes}"
     if stripe_count is not None and stripe_count > 0 and applied.stripe_count != stripe_count:

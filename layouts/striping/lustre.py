@@ -88,12 +88,12 @@ def set_stripe(
     """See `mdio.layouts.striping.file_systems.set_stripe`; return why it failed, or None."""
     target = Path(path)
     is_new_file = not target.exists()
-    counts = [] if stripe_count is None else ["-c", str(stripe_count)]
-    size = ["-S", str(stripe_nbytes)]
+    count_arguments = [] if stripe_count is None else ["-c", str(stripe_count)]
+    size_arguments = ["-S", str(stripe_nbytes)]
     arguments = []
     for end, count in progressive:
-        arguments += ["-E", str(end), *size, "-c", str(count)]
-    arguments += [*(["-E", "-1"] if progressive else []), *size, *counts]
+        arguments += ["-E", str(end), *size_arguments, "-c", str(count)]
+    arguments += [*(["-E", "-1"] if progressive else []), *size_arguments, *count_arguments]
     _, reason = run_program("lfs", "setstripe", *arguments, os.fspath(path))
     if reason is not None and is_new_file:
         remove_empty(target)

@@ -61,7 +61,7 @@ class ChainLayout(Layout):
     facts = FormatFacts(options=None)
     sources: tuple[Layout, ...] = ()
     _step_notes: tuple[str, ...] = ()
-    # `_opened_state` is info, infos of the sources, joining, boundaries.
+    # `_shared_metadata`: info, infos of the sources, joining, boundaries.
 
     def __init__(
         self,
@@ -101,10 +101,10 @@ class ChainLayout(Layout):
             raise
 
     def _join(self) -> TrajectoryInfo:
-        if self._opened_state is not None:
-            self._infos = self._opened_state[1]
+        if self._shared_metadata is not None:
+            self._infos = self._shared_metadata[1]
             self._set_edges()
-            return cast(TrajectoryInfo, self._opened_state[0])
+            return cast(TrajectoryInfo, self._shared_metadata[0])
         stored_times = self._inspect_sources()
         first = self._infos[0]
         for info in self._infos:
@@ -162,7 +162,7 @@ class ChainLayout(Layout):
         numbers = [number for number, *_ in self._joining.parts]
         boundaries = self._source_boundaries
         self._source_boundaries = {
-            place: boundaries[n] for place, n in enumerate(numbers) if n in boundaries
+            position: boundaries[n] for position, n in enumerate(numbers) if n in boundaries
         }
         self._infos = [self._infos[number] for number in numbers]
         self.sources = tuple(self._all_sources[number] for number in numbers)
@@ -188,8 +188,8 @@ class ChainLayout(Layout):
             time_last_ps = self._time_ps(len(infos) - 1, stop - 1)
         if parts[0][2] - start == 1 and len(infos) > 1:
             dt_ps = self._time_ps(1, parts[1][1]) - time_first_ps
-        distinct = list({id(info): info for info in infos}.values())
-        share_encoding = len({(info.compression, info.precision) for info in infos}) == 1
+        distinct_infos = list({id(info): info for info in infos}.values())
+        same_encoding = len({(info.compression, info.precision) for info in infos}) == 1
         steps = first.field_precisions
         return TrajectoryInfo(
             layout=self.name,
@@ -203,17 +203,17 @@ class ChainLayout(Layout):
             has_forces=any(info.has_forces for info in infos),
             has_box=first.has_box,
             sparse=sparse_fields(infos),
-            compression=first.compression if share_encoding else None,
-            precision=first.precision if share_encoding else None,
+            compression=first.compression if same_encoding else None,
+            precision=first.precision if same_encoding else None,
             rounding=Rounding(
                 steps if all(info.field_precisions == steps for info in infos) else {},
                 all(info.xtc_integers for info in infos),
             ),
-            nbytes=sum(info.nbytes for info in distinct),
+            nbytes=sum(info.nbytes for info in distinct_infos),
             flaws=Flaws(
                 lost=tuple(
                     replace(loss, first=int(self._edges[infos.index(info)]))
-                    for info in distinct
+                    for info in distinct_infos
                     for loss in info.lost
                 ),
                 made_up=tuple(dict.fromkeys(text for info in infos for text in info.made_up)),
@@ -234,21 +234,21 @@ class ChainLayout(Layout):
         for source in self.sources:
             yield from source.files()
 
-    def preopened(self) -> Layout:
+    def with_metadata(self) -> Layout:
         """Return a chain that is pickled with the infos and boundaries of its sources.
 
         A worker then opens only the files of its blocks.
         """
-        if self._opened_state is not None:
+        if self._shared_metadata is not None:
             return self
         info, edges = self.info, self.boundaries()
         parts = tuple((n, start, stop) for n, (_, start, stop) in enumerate(self.joined_layouts))
-        preopened = {source: _preopened(source) for source in {*self.sources}}
-        sources = tuple(preopened[source] for source in self.sources)
+        copies = {source: _with_metadata(source) for source in {*self.sources}}
+        sources = tuple(copies[source] for source in self.sources)
         assert self._joining is not None
         joining = replace(self._joining, parts=parts)
-        state = info, self._infos, joining, edges
-        return _chain(sources, {"fields": sources[0].fields}, joining, state)
+        metadata = info, self._infos, joining, edges
+        return _chain(sources, {"fields": sources[0].fields}, joining, metadata)
 
     @property
     def joined_layouts(self) -> list[tuple[Layout, int, int]]:
@@ -292,8 +292,8 @@ class ChainLayout(Layout):
         return self._open_sources[self.sources[number]]
 
     def boundaries(self) -> NDArray[np.int64]:
-        if self._opened_state is not None:
-            return np.asarray(self._opened_state[-1])
+        if self._shared_metadata is not None:
+            return np.asarray(self._shared_metadata[-1])
         _ = self.info
         edges = []
         for number, info in enumerate(self._infos):
@@ -335,9 +335,9 @@ class ChainLayout(Layout):
             self._open_source(number).read(start, stop, atoms=atoms, out=block)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if self._opened_state is not None:
+        if self._shared_metadata is not None:
             options: dict[str, Any] = {"fields": self.sources[0].fields}
-            return (_chain, (self.sources, options, self._joining, self._opened_state))
+            return (_chain, (self.sources, options, self._joining, self._shared_metadata))
         options = {**self.options, "overlap": self.overlap, "fields": self.fields}
         return (_chain, (self._all_sources, options, self._joining))
 
@@ -347,8 +347,8 @@ class ChainLayout(Layout):
         return self._summary(f"{str(self.sources[0].path)!r}{suffix}")
 
 
-def chain_parts(sources: Sequence[Layout], joining: Joining) -> ChainLayout:
-    """Return a chain of the frames of an earlier `joining`."""
+def chain_joined(sources: Sequence[Layout], joining: Joining) -> ChainLayout:
+    """Return a chain of the frames that `joining` lists."""
     return _chain(tuple(sources), {"overlap": KEEP_ALL}, joining)
 
 
@@ -356,16 +356,16 @@ def _chain(
     sources: tuple[Layout, ...],
     options: dict[str, Any],
     joining: Joining | None,
-    state: tuple[Any, ...] | None = None,
+    metadata: tuple[Any, ...] | None = None,
 ) -> ChainLayout:
     chain = ChainLayout(sources, **options)
     chain._joining = joining  # the same for all processes
-    chain._opened_state = state
+    chain._shared_metadata = metadata
     return chain
 
 
-def _preopened(source: Layout) -> Layout:
-    preopened: Layout = source.preopened()
-    if preopened is not source:
+def _with_metadata(source: Layout) -> Layout:
+    copy: Layout = source.with_metadata()
+    if copy is not source:
         source.close()  # file handles are limited
-    return preopened
+    return copy

@@ -26,7 +26,7 @@ from mdio.layouts.views import KEEP_ALL
 
 RUN_FRAMES = 65536
 """Frames whose times are read at a time."""
-ROUNDING = 1e-6
+TIME_ROUNDING = 1e-6
 """Relative rounding error of times, which most files store in single precision."""
 GAP = 1.5
 """A note reports a gap between two files that is longer than this many intervals of frames."""
@@ -78,15 +78,15 @@ def join(
         return all_frames
     by_steps = all(stored[n].has_steps for n in numbers)
     if not by_steps and not all(stored[n].has_times for n in numbers):
-        untimed = next(infos[n] for n in numbers if not stored[n].has_times)
+        without_times = next(infos[n] for n in numbers if not stored[n].has_times)
         if overlap is not None:
             raise SourceError(
-                f"{untimed.path}: its format holds no times by which --overlap {overlap} could be "
-                f"followed; give --overlap {KEEP_ALL} to join files in the order given"
+                f"{without_times.path}: its format holds no times by which --overlap {overlap} "
+                f"could be followed; give --overlap {KEEP_ALL} to join files in the order given"
             )
         return replace(all_frames, notes=_restarted_times(infos, numbers))
     if by_steps:
-        infos, read = _by_steps(infos, numbers, read)
+        infos, read = _use_steps_as_times(infos, numbers, read)
     paths = [info.path for info in infos]
     duplicates = [path for path, count in Counter(paths).items() if count > 1]
     if overlap is None and duplicates:
@@ -119,7 +119,7 @@ def _restarted_times(infos: Sequence[TrajectoryInfo], numbers: Sequence[int]) ->
     )
 
 
-def _by_steps(
+def _use_steps_as_times(
     infos: Sequence[TrajectoryInfo], numbers: Sequence[int], read: ReadTimes
 ) -> tuple[Sequence[TrajectoryInfo], ReadTimes]:
     """Return `infos` and `read` with steps instead of times."""
@@ -173,7 +173,7 @@ class _Joiner:
         """Return the largest difference of two times that count as equal."""
         if self.unit == "steps":
             return 0.5
-        rounding = ROUNDING * abs(time_ps)
+        rounding = TIME_ROUNDING * abs(time_ps)
         return min([rounding, *(abs(info.dt_ps) / 4 for info in infos if info.n_frames > 1)])
 
     def _compare(self, number: int, following: int) -> None:
@@ -312,8 +312,8 @@ class _Joiner:
 
 def note_on_gap(last: tuple[float, object], following: tuple[float, object], unit: str) -> str:
     """Return a note on two frames, each the time and the file, that have none between them."""
-    places = [f"{number_text(time)} {unit} ({path})" for time, path in (last, following)]
-    return f"no frames between {places[0]} and {places[1]}"
+    ends = [f"{number_text(time)} {unit} ({path})" for time, path in (last, following)]
+    return f"no frames between {ends[0]} and {ends[1]}"
 
 
 Numbers = NDArray[np.int64]
@@ -369,13 +369,13 @@ def merge(
 
     `overlap`: which of two differing frames is kept: one of `OVERLAPS` except ``keep-all``; None
     keeps those of `new` if it lasts to the end, or if single frames differ, and raises if that
-    would drop frames of `old` without a replacement. `following`: a file that is merged next and
-    continues `new`: its frames count from where it begins, not those of `new`.
+    would drop frames of `old` without a replacement. `following`: the file that is merged next, if
+    it continues `new`: from its first frame on, its frames count, not those of `new`.
     """
     return _Merger(old, new, same_contents, overlap, following).merge()
 
 
-def match_keys(
+def choose_keys(
     old: FrameKeys, new: FrameKeys
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], str]:
     """Return the keys by which frames are matched (old, new), and their unit."""
@@ -393,10 +393,10 @@ def match_keys(
                 f"ps), so that frames cannot be matched; give --overlap {KEEP_ALL} to append all "
                 "frames"
             )
-    untimed = next(keys for keys in both if not keys.has_times)
+    without_times = next(keys for keys in both if not keys.has_times)
     raise SourceError(
-        f"{untimed.path}: has no times or steps of its own by which frames could be matched; give "
-        f"--overlap {KEEP_ALL} to append all frames"
+        f"{without_times.path}: has no times or steps of its own by which frames could be matched; "
+        f"give --overlap {KEEP_ALL} to append all frames"
     )
 
 
@@ -412,7 +412,7 @@ def are_times_missing(old: FrameKeys, new: FrameKeys) -> bool:
     )
 
 
-def merge_counted(old: FrameKeys, new: FrameKeys, same_contents: SameContents) -> Merged:
+def merge_by_contents(old: FrameKeys, new: FrameKeys, same_contents: SameContents) -> Merged:
     """Append frames of a file without times or steps, except those that `old` has already.
 
     `old` has them if `new` was appended before and has grown since.
@@ -455,7 +455,7 @@ def match_frames(
     tolerance = np.zeros(len(new))
     if unit == "ps":
         spacing = min(np.diff(keys).min(initial=np.inf) for keys in (old, new))
-        tolerance = np.minimum(ROUNDING * np.abs(new), spacing / 4)
+        tolerance = np.minimum(TIME_ROUNDING * np.abs(new), spacing / 4)
     nearest = np.searchsorted(old, new - tolerance).clip(max=len(old) - 1)
     matched = np.flatnonzero(np.abs(old[nearest] - new) <= tolerance)
     return nearest[matched].astype(np.int64), matched.astype(np.int64)
@@ -473,17 +473,17 @@ class _Merger:
         following: FrameKeys | None,
     ) -> None:
         self.old, self.new, self.overlap = old, new, overlap
-        old_keys, new_keys, self.unit = match_keys(old, new)
-        self.continued_from = math.inf
+        old_keys, new_keys, self.unit = choose_keys(old, new)
+        self.following_begin = math.inf
         """Key from which on the frames of `following` count."""
         next_keys = np.empty(0) if following is None else following.of(self.unit)
         if len(next_keys) and next_keys[-1] >= new_keys[-1]:
-            self.continued_from = float(next_keys[0] - ROUNDING * abs(next_keys[0]))
+            self.following_begin = float(next_keys[0] - TIME_ROUNDING * abs(next_keys[0]))
         old_matched, new_matched = match_frames(old_keys, new_keys, self.unit)
         self.old_keys = old_keys
         self.n_matched = len(old_matched)
-        partner = np.full(len(old_keys), -1)
-        partner[old_matched] = new_matched
+        new_of_old = np.full(len(old_keys), -1)
+        new_of_old[old_matched] = new_matched
         differs = np.zeros(len(old_keys), bool)
         differs[old_matched] = ~same_contents(old_matched, new_matched)
         unmatched = np.setdiff1d(np.arange(len(new_keys)), new_matched)
@@ -494,7 +494,7 @@ class _Merger:
         self.old_frames = np.concatenate([np.arange(len(old_keys)), missing])[order].astype(
             np.int64
         )
-        self.new_frames = np.concatenate([partner, unmatched])[order].astype(np.int64)
+        self.new_frames = np.concatenate([new_of_old, unmatched])[order].astype(np.int64)
         self.differs = np.concatenate([differs, np.zeros(len(unmatched), bool)])[order]
         self.is_old = self.old_frames >= 0
         self.is_new = self.new_frames >= 0
@@ -511,19 +511,19 @@ class _Merger:
             raise self._overlap_error(
                 self.is_old & self.is_new, "are there already", "leave out --overlap error, or give"
             )
-        zone = np.cumsum(self.equal)  # a zone is a common, equal frame and those up to the next
-        last = int(zone[-1]) if len(zone) else 0
+        sections = np.cumsum(self.equal)  # each begins with a common, equal frame
+        last = int(sections[-1]) if len(sections) else 0
         differ, only_old, only_new = (
-            np.bincount(zone[mask], minlength=last + 1) > 0
+            np.bincount(sections[mask], minlength=last + 1) > 0
             for mask in (self.differs, self.is_old & ~self.is_new, ~self.is_old)
         )
         numbers = np.arange(last + 1)
-        is_undecided = differ | (only_old & only_new & ((numbers == 0) | (numbers == last)))
-        for number in np.flatnonzero(is_undecided):
-            begin, end = np.searchsorted(zone, [number, number + 1])
+        may_have_branches = differ | (only_old & only_new & ((numbers == 0) | (numbers == last)))
+        for number in np.flatnonzero(may_have_branches):
+            begin, end = np.searchsorted(sections, [number, number + 1])
             begin += bool(self.equal[begin])
             if self._has_two_branches(slice(begin, end)):
-                self._decide(slice(begin, end))
+                self._choose_branch(slice(begin, end))
         is_dropped = ~self.retained & self.is_old
         for mask, change, reason in (
             (self.added & self.is_old, "replaced by those of", "which differ"),
@@ -550,11 +550,11 @@ class _Merger:
             tuple(self.notes),
         )
 
-    def _has_two_branches(self, zone: slice) -> bool:
+    def _has_two_branches(self, section: slice) -> bool:
         """Return whether frames between two common ones cannot all belong to one trajectory."""
-        if self.differs[zone].any():
+        if self.differs[section].any():
             return True
-        is_new, keys = ~self.is_old[zone], self.keys[zone]
+        is_new, keys = ~self.is_old[section], self.keys[section]
         switches = np.flatnonzero(np.diff(is_new)) + 1
         for first, end in pairwise(switches.tolist()):
             gap = self.gap if is_new[first] else self.new_gap
@@ -562,31 +562,31 @@ class _Merger:
                 return True
         return False
 
-    def _decide(self, zone: slice) -> None:
-        """Choose one of the two branches in a zone; raise SourceError if the user has to."""
-        indices = np.arange(zone.start, zone.stop)
-        new = indices[self.is_new[zone]]
+    def _choose_branch(self, section: slice) -> None:
+        """Choose one of the two branches in a section; raise SourceError if the user has to."""
+        indices = np.arange(section.start, section.stop)
+        new = indices[self.is_new[section]]
         begin, end = int(new[0]), int(new[-1]) + 1
-        old_between = indices[(indices >= begin) & (indices < end) & ~self.is_new[zone]]
+        old_between = indices[(indices >= begin) & (indices < end) & ~self.is_new[section]]
         old_after = indices[indices >= end]
-        is_tail = zone.stop == len(self.keys)
+        is_tail = section.stop == len(self.keys)
         if len(old_after):
             frame = int(self.old_frames[old_after[0]])
             if self.old_keys[frame] - self.old_keys[frame - 1] > self.gap:
                 old_after = old_after[:0]  # after a gap: another part, which is retained
         differing = self.differs.copy()
-        differing[: zone.start] = differing[zone.stop :] = False
+        differing[: section.start] = differing[section.stop :] = False
         if self.overlap == "error":
             raise self._overlap_error(differing, "differ", "give")
-        is_continued = is_tail and bool(self.keys[begin] >= self.continued_from)
+        is_continued = is_tail and bool(self.keys[begin] >= self.following_begin)
         if self.overlap == "keep-first" or (self.overlap is None and is_continued):
-            old = indices[self.is_old[zone]]
+            old = indices[self.is_old[section]]
             self.retained[old[0] : old[-1] + 1] &= self.is_old[old[0] : old[-1] + 1]
-            self.ignored[zone] = self.differs[zone]
+            self.ignored[section] = self.differs[section]
             return
         if self.overlap is None:
             # The second run may have left out its first frame.
-            if is_tail and zone.start <= begin <= 1 and not self.is_new[:begin].any():
+            if is_tail and section.start <= begin <= 1 and not self.is_new[:begin].any():
                 raise self._replica_error(len(old_after))
             if len(old_between) and not is_tail:
                 raise self._overlap_error(
@@ -596,7 +596,7 @@ class _Merger:
                 )
             if is_tail and len(old_after):
                 raise self._early_end_error(differing, old_after)
-        self.added[zone] |= self.differs[zone]
+        self.added[section] |= self.differs[section]
         self.retained[old_between] = False
         if is_tail:
             self.retained[old_after] = False

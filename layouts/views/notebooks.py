@@ -42,7 +42,7 @@ class LayoutPerThread:
     def get(self) -> Layout:
         if not hasattr(self._copies, "layout"):
             with self._lock:
-                self._copies.layout = pickle.loads(pickle.dumps(self.layout.preopened()))
+                self._copies.layout = pickle.loads(pickle.dumps(self.layout.with_metadata()))
         layout: Layout = self._copies.layout
         return layout
 

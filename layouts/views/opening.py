@@ -84,7 +84,7 @@ def open_source(
     return ChainLayout(path_sequence, overlap=overlap, **options)
 
 
-LABEL = re.compile(r"[A-Za-z0-9_][\w.+=-]*")
+LABEL_PATTERN = re.compile(r"[A-Za-z0-9_][\w.+=-]*")
 RESERVED_LABELS = ("mdio", "h5md", "particles")
 
 
@@ -167,7 +167,7 @@ def open_ensemble(
 def check_labels(labels: Sequence[str]) -> None:
     """Raise PlanError if a label cannot be the name of a group."""
     for label in labels:
-        is_name = isinstance(label, str) and LABEL.fullmatch(label) is not None
+        is_name = isinstance(label, str) and LABEL_PATTERN.fullmatch(label) is not None
         if not is_name or label in RESERVED_LABELS:
             raise PlanError(
                 f"a trajectory cannot be called {label!r}; write LABEL=FILE with letters, digits, "

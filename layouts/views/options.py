@@ -27,7 +27,7 @@ NEED_BONDS = (*NEED_BONDS_EXAMPLES, "cluster", "unwrap")
 
 
 @dataclass(frozen=True, kw_only=True)
-class FrameChoice:
+class FrameOptions:
     """Frames, and what is done to them."""
 
     start: int | None = option(
@@ -115,7 +115,7 @@ class FrameChoice:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
+class ReadOptions:
     """How the source is read."""
 
     overlap: str | None = option(
@@ -134,7 +134,7 @@ class Reading:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CachedReading(Reading):
+class CachedReadOptions(ReadOptions):
     """How the source is read, and what is kept of it on the node."""
 
     cache: Cache | str | PathLike[str] | None = option(

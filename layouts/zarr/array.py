@@ -47,12 +47,12 @@ from mdio.layouts.chunked.array import ChunkedArray
 from mdio.layouts.codecs.quantised import WITHOUT_LEVEL, decode_chunk
 from mdio.layouts.zarr.folder import Folder
 from mdio.layouts.zarr.tree import (
+    COLUMNS,
     DTYPES,
-    SERIES,
     ArrayMetadata,
-    SeriesName,
-    series_arrays,
-    series_metadata,
+    ColumnName,
+    column_arrays,
+    column_metadata,
 )
 
 if TYPE_CHECKING:
@@ -70,11 +70,11 @@ MISSING_CHUNK = 2**64 - 1
 MAX_INDEXES_AHEAD = 8
 """Shards of stores whose indexes are prefetched, where parts of shards are read."""
 MAX_WHOLE_NBYTES = 16 << 20
-"""Shards up to this size are fetched by the request that opens them, if they are read whole, ..."""
+"""Shards up to this size are fetched by the request that opens them, if they are read whole."""
 MAX_AHEAD_NBYTES = 192 << 20
-"""... as many at a time as have this size together, ..."""
+"""Most bytes of whole shards that are fetched at a time."""
 MAX_SHARDS_AHEAD = 24
-"""... up to this number, since they are kept open."""
+"""Most whole shards that are fetched at a time, since they are kept open."""
 MAX_OPEN_SHARDS = 31
 """Shard files of one array that are kept open."""
 
@@ -104,7 +104,7 @@ class Shard:
     """An opened shard file with its index, which has been checked."""
 
     def __init__(self, root: Folder, name: str, n_chunks: int) -> None:
-        self.path = root.place(name)
+        self.path = root.path_of(name)
         try:
             self.file = OpenFile(
                 self.path, CorruptLayoutError, root.open(name), 16 * n_chunks + CRC_NBYTES
@@ -196,7 +196,7 @@ class ShardFiles(HandleCache[int, "Shard"]):
         else:
             whole = set()
         self._next_paths = {
-            number: self._next_paths.get(number) or self._root.place(self._shard_name(number))
+            number: self._next_paths.get(number) or self._root.path_of(self._shard_name(number))
             for number in numbers[:n_ahead]
         }
         for number, path in self._next_paths.items():
@@ -217,9 +217,9 @@ class Checksums:
 
     def __init__(
         self,
-        decoded: SeriesArray,
-        stored: SeriesArray | None,
-        pieces: SeriesArray | None,
+        decoded: NumberArray,
+        stored: NumberArray | None,
+        pieces: NumberArray | None,
         pieces_per_row: int,
     ) -> None:
         self._decoded = decoded
@@ -291,7 +291,7 @@ class ShardedChunks(ChunkedArray):
             name,
             metadata.shape,
             metadata.chunk_shape,
-            plain=metadata.plain,
+            uncompressed=metadata.uncompressed,
             verify=verify,
             in_pieces=checksums.has_pieces,
         )
@@ -300,7 +300,7 @@ class ShardedChunks(ChunkedArray):
         self.checksums = checksums
         self.frames_per_shard, self._n_columns, _ = metadata.chunks_per_file
         quantised = metadata.quantised
-        self.decodes_parts = quantised is not None
+        self.decodes_atoms = quantised is not None
         self.decodes_frames = quantised is not None and quantised.compressor in WITHOUT_LEVEL
         self._chunk_nbytes = metadata.chunk_nbytes
         self._files = ShardFiles(root, array_path, metadata)
@@ -316,13 +316,13 @@ class ShardedChunks(ChunkedArray):
             offset, nbytes = shard.span(row * self._n_columns + j)
         except CorruptLayoutError as error:
             raise CorruptLayoutError(f"{error} ({self.describe_chunk(i, j)})") from error
-        if self.plain and nbytes != self._chunk_nbytes:
-            raise self.corrupt(
+        if self.uncompressed and nbytes != self._chunk_nbytes:
+            raise self.chunk_error(
                 i, j, shard.file, f"a chunk of {nbytes} bytes, not {self._chunk_nbytes}"
             )
         return shard.file, offset, nbytes
 
-    def openings(self, runs: FrameRuns, atoms: AtomIndices | None, share: int) -> Iterator[Opening]:
+    def openings(self, runs: FrameRuns, atoms: AtomIndices | None, count: int) -> Iterator[Opening]:
         """Yield tables and shards (whole if all their chunks are read)."""
         if self.verifies:
             covered = [self._covered(*run, self.chunk_frames) for run in runs]
@@ -339,7 +339,7 @@ class ShardedChunks(ChunkedArray):
             touched, whole = self._covered(*run, self.frames_per_shard * self.chunk_frames)
             numbers |= dict.fromkeys(touched[:MAX_SHARDS_AHEAD])
             whole_shards.update(whole[:MAX_SHARDS_AHEAD] if all_atoms else ())
-        yield from self._files.openings(list(numbers), whole_shards, share)
+        yield from self._files.openings(list(numbers), whole_shards, count)
 
     def chunk_openings(self, i: int) -> Iterator[Opening]:
         return self._files.openings([i // self.frames_per_shard], set(), 1)
@@ -350,7 +350,7 @@ class ShardedChunks(ChunkedArray):
         end = touched.stop if stop == self.n_frames else stop // n_frames
         return touched, range(-(-start // n_frames), end)
 
-    def corrupt(self, i: int, j: int, file: OpenFile, problem: str) -> CorruptLayoutError:
+    def chunk_error(self, i: int, j: int, file: OpenFile, problem: str) -> CorruptLayoutError:
         return CorruptLayoutError(f"{file.path}: {problem} ({self.describe_chunk(i, j)})")
 
     def _compare(self, i: int, j: int, file: OpenFile, crc: int, trailer: Bytes) -> None:
@@ -363,9 +363,9 @@ class ShardedChunks(ChunkedArray):
             )
         else:
             return
-        raise self.corrupt(i, j, file, f"{problem}; convert the source again")
+        raise self.chunk_error(i, j, file, f"{problem}; convert the source again")
 
-    def _piece_sums(self, start: int, stop: int, j: int, first: int, n_pieces: int) -> Sums:
+    def _piece_checksums(self, start: int, stop: int, j: int, first: int, n_pieces: int) -> Sums:
         return self.checksums.pieces(start, stop, j, first, n_pieces)
 
     def _decode(
@@ -386,14 +386,14 @@ class ShardedChunks(ChunkedArray):
     def check(self, i: int, j: int) -> FloatArray:
         chunk = super().check(i, j)
         self._compare_decoded(i, j, chunk)
-        if self.plain and self.checksums.has_pieces:
+        if self.uncompressed and self.checksums.has_pieces:
             n_rows = min(self.chunk_frames, self.n_frames - i * self.chunk_frames)
             self._check_rows(i, j, 0, self.locate(i, j)[0], chunk[:n_rows])
         return chunk
 
     def _compare_decoded(self, i: int, j: int, chunk: FloatArray) -> None:
         if kernels.crc32c(chunk) != self.checksums.decoded(i, j):
-            raise self.corrupt(i, j, self.locate(i, j)[0], "not what was written there")
+            raise self.chunk_error(i, j, self.locate(i, j)[0], "not what was written there")
 
     def encoded_chunk(self, start: int, stop: int) -> EncodedChunk:
         """Return the shard of frames ``start:stop``, after checking all its chunks."""
@@ -407,7 +407,7 @@ class ShardedChunks(ChunkedArray):
             decoded.append(self.checksums.decoded(i, j))
             other_crcs.append(self.checksums.stored(i, j))
         path = self.locate(rows.start, 0)[0].path
-        if self.plain:
+        if self.uncompressed:
             n_pieces = self.grid[1] * pieces_of_row(self.row_nbytes)
             other_crcs = [*self.checksums.pieces(start, stop, 0, 0, n_pieces).reshape(-1).tolist()]
         file_name = self.metadata.file_name(rows.start // self.frames_per_shard)
@@ -442,7 +442,7 @@ def write_numbers(path: Path, metadata: ArrayMetadata, rows: Numbers) -> int:
     return crc
 
 
-class SeriesArray:
+class NumberArray:
     """An array of numbers without shards, of which the files read last are kept in memory."""
 
     def __init__(
@@ -552,7 +552,7 @@ class _BoxWriter(TableWriter):
         self.edges.write(number, edges_from_boxes(rows))
 
 
-class SeriesWriter:
+class ColumnWriter:
     """Gathers the per-frame numbers of the pieces."""
 
     def __init__(self, root: Path, plan: LayoutPlan) -> None:
@@ -561,12 +561,12 @@ class SeriesWriter:
         """Axes along which any frame is periodic."""
         self.time_first_ps: float | None = None
         self.time_last_ps: float | None = None
-        self._paths, self._n_frames = series_arrays(plan.array_keys), plan.n_frames
-        self._tables: dict[SeriesName, TableWriter] = {}
-        for name in SERIES:
+        self._paths, self._n_frames = column_arrays(plan.array_keys), plan.n_frames
+        self._tables: dict[ColumnName, TableWriter] = {}
+        for name in COLUMNS:
             folders = [root / path for path, series in self._paths.items() if series == name]
-            kind = _BoxWriter if name == "box" else TableWriter
-            self._tables[name] = kind(folders, series_metadata(plan.n_frames, name))
+            writer_class = _BoxWriter if name == "box" else TableWriter
+            self._tables[name] = writer_class(folders, column_metadata(plan.n_frames, name))
         cast(_BoxWriter, self._tables["box"]).edges = self._tables["edges"]
 
     @property
@@ -590,7 +590,7 @@ class SeriesWriter:
         increasing, last = True, None
         with Folder(self.root) as root:
             name = str(steps.folders[0].relative_to(self.root))
-            source = SeriesArray(root, name, steps.metadata)
+            source = NumberArray(root, name, steps.metadata)
             for number in range(steps.metadata.n_files):
                 rows = source.file(number)
                 increasing &= bool(np.all(np.diff(rows) > 0)) and (last is None or rows[0] > last)

@@ -23,7 +23,7 @@ from mdio.core.files.remote.objects import HEAD_NBYTES, find, forget
 from mdio.core.files.remote.outputs import Redirect
 from mdio.core.files.store import network_devices, store_at
 
-FLAGS = os.O_RDONLY | os.O_CLOEXEC
+OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC
 NONBLOCKING = os.O_NONBLOCK
 """Otherwise opening a pipe would wait for a writer; it has no effect on regular files."""
 
@@ -39,14 +39,14 @@ class Folder(Closable):
         self.path = path
         self._fd: int | None = None
         self._inode = -1
-        self._object = None if store_at(path).has_folders else path
-        self.opening_waits = self._object is not None
+        self._store_path = None if store_at(path).has_folders else path
+        self.opening_waits = self._store_path is not None
         self._redirect: Redirect | None = None
         try:
-            if self._object is not None:
-                self._inode = self._object.stat().st_ino
+            if self._store_path is not None:
+                self._inode = self._store_path.stat().st_ino
                 return
-            self._fd = open_descriptor(path, FLAGS | os.O_DIRECTORY)
+            self._fd = open_descriptor(path, OPEN_FLAGS | os.O_DIRECTORY)
             status = os.fstat(self._fd)
             self._inode = status.st_ino
             self.opening_waits = status.st_dev in network_devices()
@@ -60,17 +60,17 @@ class Folder(Closable):
 
     def use_redirects(self, manifest: Mapping[str, Any]) -> None:
         """Look for files where `manifest` says that they are."""
-        if self._object is not None:
+        if self._store_path is not None:
             self._redirect = Redirect(self.path, manifest)
 
-    def place(self, name: str) -> Path:
+    def path_of(self, name: str) -> Path:
         return self.path / name if self._redirect is None else self._redirect.path_of(name)
 
     def reopen(self) -> bool:
-        if self._object is not None:
-            return not self.replaced()
+        if self._store_path is not None:
+            return not self.is_replaced()
         try:
-            self._fd = open_descriptor(self.path, FLAGS | os.O_DIRECTORY)
+            self._fd = open_descriptor(self.path, OPEN_FLAGS | os.O_DIRECTORY)
         except OSError:
             return False
         return os.fstat(self._fd).st_ino == self._inode
@@ -81,12 +81,12 @@ class Folder(Closable):
         `name`: relative to the folder.
         """
         path = self.path / name
-        if self._object is not None:
+        if self._store_path is not None:
             return -1
         if self._fd is None:
             raise SourceError(f"{path}: its tree has been closed; open it again")
         try:
-            fd = open_descriptor(name, FLAGS | NONBLOCKING, dir_fd=self._fd)
+            fd = open_descriptor(name, OPEN_FLAGS | NONBLOCKING, dir_fd=self._fd)
         except FileNotFoundError:
             raise
         except OSError as error:
@@ -98,24 +98,24 @@ class Folder(Closable):
 
     def read(self, name: str, max_nbytes: int) -> bytes:
         """Return the first `max_nbytes` of a file; raises as `open` does."""
-        if self._object is not None:
-            path = self.place(name)
+        if self._store_path is not None:
+            path = self.path_of(name)
             try:
-                answer = find(path, (0, max(max_nbytes, HEAD_NBYTES)))  # all of it in one request
+                head = find(path, (0, max(max_nbytes, HEAD_NBYTES)))  # all of it in one request
             except OSError as error:
                 raise _opening_error(path, error) from error
-            if answer is None:
+            if head is None:
                 raise FileNotFoundError(path)
-            if not answer.begin and len(answer.data) >= min(max_nbytes, answer.state.nbytes):
-                return bytes(answer.data[:max_nbytes])
+            if not head.begin and len(head.data) >= min(max_nbytes, head.state.nbytes):
+                return bytes(head.data[:max_nbytes])
             with OpenFile(path, CorruptLayoutError) as opened:
                 return opened.peek(0, max_nbytes)
         # Unbuffered, and not beyond the end: one request, where a buffer would make two.
         with open(self.open(name), "rb", buffering=0) as file:
             try:
-                n_wanted = min(max_nbytes, os.fstat(file.fileno()).st_size)
-                data = file.read(n_wanted)
-                while len(data) < n_wanted and (more := file.read(n_wanted - len(data))):
+                n_expected = min(max_nbytes, os.fstat(file.fileno()).st_size)
+                data = file.read(n_expected)
+                while len(data) < n_expected and (more := file.read(n_expected - len(data))):
                     data += more
                 return data
             except OSError as error:
@@ -123,7 +123,7 @@ class Folder(Closable):
                     f"{self.path / name}: cannot be read ({error.strerror})"
                 ) from error
 
-    def replaced(self) -> bool:
+    def is_replaced(self) -> bool:
         """Return whether another folder or object has taken its name."""
         try:
             return self.path.stat().st_ino != self._inode
@@ -132,8 +132,8 @@ class Folder(Closable):
 
     def close(self) -> None:
         """Close the folder; files opened in it stay open."""
-        if self._object is not None:
-            forget(self._object, below=True)
+        if self._store_path is not None:
+            forget(self._store_path, below=True)
         fd, self._fd = self._fd, None
         if fd is not None:
             with suppress(OSError):  # the mount may be gone

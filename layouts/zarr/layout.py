@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 V2_METADATA = (".zgroup", ".zmetadata")
 MAX_TRIES = 5
-UNEXPECTED = (OSError, LookupError, TypeError, ValueError, ArithmeticError, AttributeError)
+DAMAGE_ERRORS = (OSError, LookupError, TypeError, ValueError, ArithmeticError, AttributeError)
 """Errors that unforeseen damage to a tree may raise."""
 
 
@@ -65,7 +65,7 @@ class ZarrLayout(BackendLayout):
         options=frozenset({"group", "convert_units", "length_unit"}),
         continuation="mdio.layouts.continuation:ZarrContinuation",
         members="mdio.layouts.zarr.tree:members_in",
-        reads_with=("mdio.layouts.zarr.own",),
+        imported_modules=("mdio.layouts.zarr.own",),
         is_folder=True,
         decodes_frames=WITHOUT_LEVEL,
         keeps_columns=True,
@@ -95,7 +95,7 @@ class ZarrLayout(BackendLayout):
             except BaseException as error:
                 damage = error if isinstance(error, MdioError) else self._damage(error)
                 # If another tree has just taken the name, that one is complete: open it instead.
-                was_replaced = isinstance(damage, CorruptLayoutError) and root.replaced()
+                was_replaced = isinstance(damage, CorruptLayoutError) and root.is_replaced()
                 root.close()
                 self._backend = None
                 if not was_replaced:
@@ -134,7 +134,7 @@ class ZarrLayout(BackendLayout):
         return ForeignTree(self.path, self.options)
 
     def _damage(self, error: BaseException, failure: str = "") -> CorruptLayoutError | None:  # noqa: ARG002
-        if not isinstance(error, UNEXPECTED):
+        if not isinstance(error, DAMAGE_ERRORS):
             return None
         return CorruptLayoutError(
             f"{self.path}: cannot be read ({one_line(error)}); mdio verify says what is damaged"

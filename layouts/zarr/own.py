@@ -22,21 +22,21 @@ from mdio.core.frames import FIELDS, H5MD_NAMES, AtomIndices, TrajectoryInfo
 from mdio.layouts.chunked.own import OwnOutput
 from mdio.layouts.manifest import manifest_checksums
 from mdio.layouts.units import Unit
-from mdio.layouts.zarr.array import Checksums, SeriesArray, ShardedChunks
+from mdio.layouts.zarr.array import Checksums, NumberArray, ShardedChunks
 from mdio.layouts.zarr.folder import Folder
 from mdio.layouts.zarr.tree import (
+    COLUMNS,
     METADATA,
-    SERIES,
     TOPOLOGY,
     ArrayMetadata,
-    SeriesName,
+    ColumnName,
     TableName,
+    column_arrays,
+    column_node,
     group_metadata,
     parse_metadata,
     pieces_metadata,
     read_node,
-    series_arrays,
-    series_node,
     table_path,
 )
 
@@ -60,16 +60,16 @@ class OwnTree(OwnOutput[ShardedChunks]):
         if not isinstance(fields, list) or "positions" not in fields or set(fields) - set(FIELDS):
             raise self._damage("", f"its manifest has {fields!r} for 'fields'")
         if not self._node_crcs and store_at(path).opening_waits:
-            prefetch((path / node / METADATA for node in self._older_nodes(fields)), 0)
+            prefetch((path / node / METADATA for node in self._nodes_to_open(fields)), 0)
         self.arrays = {
             (name, field): self._array(name, field, n_atoms)
             for name, n_atoms in self._sizes.items()
             for field in fields
         }
         self._columns = {
-            "time": self._series(f"particles/{self.group}/position/time", "time"),
-            "step": self._series("mdio/step", "source_step"),
-            "box": self._series("mdio/box", "box"),
+            "time": self._column(f"particles/{self.group}/position/time", "time"),
+            "step": self._column("mdio/step", "source_step"),
+            "box": self._column("mdio/box", "box"),
         }
         if not self.has_manifest_times and store_at(path).opening_waits:
             rows = (("box", 0), ("time", 0), ("time", self.n_frames - 1))
@@ -89,7 +89,7 @@ class OwnTree(OwnOutput[ShardedChunks]):
             yield from column.openings(runs[0][0], runs[-1][1])
         yield from super().openings(runs, atoms, fields)
 
-    def _older_nodes(self, fields: Sequence[str]) -> Iterator[str]:
+    def _nodes_to_open(self, fields: Sequence[str]) -> Iterator[str]:
         """Yield the arrays whose ``zarr.json`` opening reads if the manifest does not have them."""
         yield from (f"particles/{self.group}/position/time", "mdio/step", "mdio/box")
         for group, field in product(self._sizes, fields):
@@ -97,10 +97,10 @@ class OwnTree(OwnOutput[ShardedChunks]):
             yield table_path("crc32c", group, field)
 
     @cached_property
-    def _topology(self) -> SeriesArray | None:
+    def _topology(self) -> NumberArray | None:
         if TOPOLOGY not in self._file_crcs:
             return None
-        return self._series_array(TOPOLOGY, ArrayMetadata.from_json(self._node(TOPOLOGY)))
+        return self._number_array(TOPOLOGY, ArrayMetadata.from_json(self._node(TOPOLOGY)))
 
     def _node(self, path: str, expected: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
         """Return a ``zarr.json``, on a network `expected` if the manifest has its checksum.
@@ -141,9 +141,9 @@ class OwnTree(OwnOutput[ShardedChunks]):
         n_pieces = pieces_of_row(12 * metadata.chunk_shape[1])
         grid = (-(-self.n_frames // metadata.chunk_shape[0]), n_atom_chunks)
         decoded = self._table("crc32c", group, field, grid)
-        stored: SeriesArray | None = decoded
+        stored: NumberArray | None = decoded
         pieces = None
-        if not metadata.plain:
+        if not metadata.uncompressed:
             stored = self._table("crc32c_stored", group, field, grid)
         else:
             shape = (self.n_frames, n_atom_chunks * n_pieces)
@@ -153,15 +153,15 @@ class OwnTree(OwnOutput[ShardedChunks]):
         name = f"{field} of {group}"
         return ShardedChunks(self._root, path, name, metadata, checksums, verify=self._verifies)
 
-    def _series(self, path: str, name: SeriesName) -> SeriesArray:
-        series = SERIES[name]
-        node = series_node(self.n_frames, name)
-        metadata = self._metadata(path, (self.n_frames, *series.tail), series.dtype, node)
-        return self._series_array(path, metadata)
+    def _column(self, path: str, name: ColumnName) -> NumberArray:
+        column = COLUMNS[name]
+        node = column_node(self.n_frames, name)
+        metadata = self._metadata(path, (self.n_frames, *column.row_shape), column.dtype, node)
+        return self._number_array(path, metadata)
 
     def _table(
         self, table: TableName, group: str, field: str, shape: tuple[int, int]
-    ) -> SeriesArray | None:
+    ) -> NumberArray | None:
         """Return a table of checksums; None for tables that older versions did not write."""
         path = table_path(table, group, field)
         if table != "crc32c" and path not in self._file_crcs:
@@ -171,14 +171,14 @@ class OwnTree(OwnOutput[ShardedChunks]):
         else:
             expected = ArrayMetadata(shape, "uint32", shape, shape)
         metadata = self._metadata(path, shape, "uint32", expected.to_json({}))
-        return self._series_array(path, metadata)
+        return self._number_array(path, metadata)
 
-    def _series_array(self, path: str, metadata: ArrayMetadata) -> SeriesArray:
+    def _number_array(self, path: str, metadata: ArrayMetadata) -> NumberArray:
         crcs = self._file_crcs.get(path)
         if crcs is not None and len(crcs) != metadata.n_files:
             problem = f"in {metadata.n_files} files, but by the manifest in {len(crcs)}"
             raise self._damage(path, problem)
-        return SeriesArray(self._root, path, metadata, crcs)
+        return NumberArray(self._root, path, metadata, crcs)
 
     def info(self, layout: str) -> TrajectoryInfo:
         info = super().info(layout)
@@ -208,23 +208,23 @@ class OwnTree(OwnOutput[ShardedChunks]):
                 yield Unit(f"checksums of the {array.name}", array.checksums.read, None, group)
                 continue
             yield from self._units_of((group, field))
-        all_series = series_arrays(self.arrays)
+        all_columns = column_arrays(self.arrays)
         if store_at(self.path).opening_waits:
             nodes = [self.path / path / METADATA for path in self._node_crcs]
             prefetch(nodes, LARGE_NBYTES)
-            for path, name in all_series.items():
+            for path, name in all_columns.items():
                 with suppress(CorruptLayoutError):
-                    prefetch_openings(self._series(path, name).openings(0, self.n_frames))
-        for path, name in all_series.items():
+                    prefetch_openings(self._column(path, name).openings(0, self.n_frames))
+        for path, name in all_columns.items():
             try:
-                series = self._series(path, name)
+                column = self._column(path, name)
             except CorruptLayoutError:
-                yield Unit(path, partial(self._check_series, path, name, 0))
+                yield Unit(path, partial(self._check_column, path, name, 0))
                 continue
-            rows = series.rows_per_file
-            for number in range(series.metadata.n_files):
+            rows = column.rows_per_file
+            for number in range(column.metadata.n_files):
                 frames = (number * rows, min((number + 1) * rows, self.n_frames))
-                check = partial(self._check_series, path, name, number)
+                check = partial(self._check_column, path, name, number)
                 yield Unit(f"{path}, file {number}", check, frames)
         if TOPOLOGY in self._file_crcs:
             yield Unit(TOPOLOGY, self._topology_bytes)
@@ -232,8 +232,8 @@ class OwnTree(OwnOutput[ShardedChunks]):
             for path in ("", *self._node_crcs):
                 yield Unit(f"{path}/{METADATA}".lstrip("/"), partial(self._check_node, path))
 
-    def _check_series(self, path: str, name: SeriesName, number: int) -> None:
-        self._series(path, name).file(number)
+    def _check_column(self, path: str, name: ColumnName, number: int) -> None:
+        self._column(path, name).file(number)
 
     def _check_node(self, path: str) -> None:
         """Compare a ``zarr.json`` with what was written; raises CorruptLayoutError."""

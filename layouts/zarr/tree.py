@@ -45,35 +45,35 @@ if TYPE_CHECKING:
 
 
 TOPOLOGY = "mdio/topology"
-SERIES_FRAMES = 65536
+COLUMN_FILE_FRAMES = 65536
 
 TableName = Literal["crc32c", "crc32c_stored", "crc32c_pieces"]
-SeriesName = Literal["box", "edges", "step", "source_step", "time"]
+ColumnName = Literal["box", "edges", "step", "source_step", "time"]
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class ColumnFormat:
     """A kind of per-frame numbers."""
 
     dtype: str
-    tail: tuple[int, ...]
+    row_shape: tuple[int, ...]
     unit: str | None = None
 
 
-SERIES: dict[SeriesName, Series] = {
-    "time": Series("float64", (), "ps"),
-    "step": Series("int64", ()),
-    "source_step": Series("int64", ()),
-    "box": Series("float32", (6,)),
-    "edges": Series("float32", (3, 3), "Angstrom"),
+COLUMNS: dict[ColumnName, ColumnFormat] = {
+    "time": ColumnFormat("float64", (), "ps"),
+    "step": ColumnFormat("int64", ()),
+    "source_step": ColumnFormat("int64", ()),
+    "box": ColumnFormat("float32", (6,)),
+    "edges": ColumnFormat("float32", (3, 3), "Angstrom"),
 }
 """`step` is H5MD's, which must increase; `source_step` is the source's own."""
 
 
-Keys = Collection[tuple[str, str]]
+ArrayKeys = Collection[tuple[str, str]]
 
 
-def _elements(keys: Keys) -> list[str]:
+def _elements(keys: ArrayKeys) -> list[str]:
     """Return the folders of H5MD's elements, which hold value, step and time."""
     elements = [f"particles/{group}/{H5MD_NAMES[field]}" for group, field in keys]
     groups = dict.fromkeys(group for group, _ in keys)
@@ -120,9 +120,9 @@ def atom_arrays(plan: LayoutPlan) -> dict[str, tuple[ArrayPlan, ArrayMetadata]]:
     }
 
 
-def series_arrays(keys: Keys) -> dict[str, SeriesName]:
+def column_arrays(keys: ArrayKeys) -> dict[str, ColumnName]:
     """Return which per-frame numbers are in which folder, copies too."""
-    arrays: dict[str, SeriesName] = {"mdio/box": "box", "mdio/step": "source_step"}
+    arrays: dict[str, ColumnName] = {"mdio/box": "box", "mdio/step": "source_step"}
     elements = _elements(keys)
     for element in elements:
         arrays |= {f"{element}/step": "step", f"{element}/time": "time"}
@@ -130,18 +130,18 @@ def series_arrays(keys: Keys) -> dict[str, SeriesName]:
     return arrays
 
 
-def series_metadata(n_frames: int, name: SeriesName) -> ArrayMetadata:
+def column_metadata(n_frames: int, name: ColumnName) -> ArrayMetadata:
     """Return the metadata of an array of per-frame numbers."""
-    series = SERIES[name]
-    chunk = (min(SERIES_FRAMES, n_frames), *series.tail)
-    return ArrayMetadata((n_frames, *series.tail), series.dtype, chunk, chunk)
+    series = COLUMNS[name]
+    chunk = (min(COLUMN_FILE_FRAMES, n_frames), *series.row_shape)
+    return ArrayMetadata((n_frames, *series.row_shape), series.dtype, chunk, chunk)
 
 
-def series_node(n_frames: int, name: SeriesName) -> dict[str, Any]:
+def column_node(n_frames: int, name: ColumnName) -> dict[str, Any]:
     """Return the ``zarr.json`` of per-frame numbers."""
-    unit, tail = SERIES[name].unit, SERIES[name].tail
+    unit, tail = COLUMNS[name].unit, COLUMNS[name].row_shape
     dimensions = ("frame", "vector", "axis")[: 1 + len(tail)] if tail != (6,) else ("frame", "cell")
-    return series_metadata(n_frames, name).to_json({"unit": unit} if unit else {}, dimensions)
+    return column_metadata(n_frames, name).to_json({"unit": unit} if unit else {}, dimensions)
 
 
 def topology_metadata(nbytes: int) -> ArrayMetadata:
@@ -156,7 +156,7 @@ def table_path(table: TableName, group: str, field: str) -> str:
 
 def pieces_metadata(n_frames: int, n_pieces: int) -> ArrayMetadata:
     """Return the metadata of a table of checksums of the pieces of frames."""
-    rows = min(n_frames, max(1, SERIES_FRAMES // n_pieces))
+    rows = min(n_frames, max(1, COLUMN_FILE_FRAMES // n_pieces))
     return ArrayMetadata((n_frames, n_pieces), "uint32", (rows, n_pieces), (rows, n_pieces))
 
 
@@ -167,7 +167,7 @@ def table_arrays(plan: LayoutPlan) -> dict[str, ArrayMetadata]:
         grid = (math.ceil(plan.n_frames / array.chunk_frames), array.n_atom_chunks)
         of_chunks = ArrayMetadata(grid, "uint32", grid, grid)
         arrays[table_path("crc32c", array.group, array.field)] = of_chunks
-        if metadata.plain:
+        if metadata.uncompressed:
             n_pieces = array.n_atom_chunks * pieces_of_row(12 * array.chunk_atoms)
             path = table_path("crc32c_pieces", array.group, array.field)
             arrays[path] = pieces_metadata(plan.n_frames, n_pieces)
@@ -204,8 +204,8 @@ def array_nodes(plan: LayoutPlan) -> dict[str, dict[str, Any]]:
         path: metadata.to_json({"unit": UNITS[array.field]}, ("frame", "atom", "axis"))
         for path, (array, metadata) in atom_arrays(plan).items()
     }
-    for path, name in series_arrays(plan.array_keys).items():
-        nodes[path] = series_node(plan.n_frames, name)
+    for path, name in column_arrays(plan.array_keys).items():
+        nodes[path] = column_node(plan.n_frames, name)
     if plan.topology_nbytes:
         nodes[TOPOLOGY] = topology_metadata(plan.topology_nbytes).to_json({})
     return nodes | {path: metadata.to_json({}) for path, metadata in table_arrays(plan).items()}
@@ -215,7 +215,7 @@ def count_files(plan: LayoutPlan) -> int:
     """Return how many files the tree has."""
     n_nodes = 1 + len(group_nodes(plan)) + len(array_nodes(plan))
     n_shards = len(plan.arrays) * len(plan.write_tasks())
-    n_series = len(series_arrays(plan.array_keys)) * math.ceil(plan.n_frames / SERIES_FRAMES)
+    n_series = len(column_arrays(plan.array_keys)) * math.ceil(plan.n_frames / COLUMN_FILE_FRAMES)
     n_tables = sum(metadata.n_files for metadata in table_arrays(plan).values())
     return n_nodes + n_shards + n_series + n_tables + bool(plan.topology_nbytes)
 
@@ -255,7 +255,7 @@ class ArrayMetadata:
     quantised: QuantisedFormat | None = None
 
     @property
-    def plain(self) -> bool:
+    def uncompressed(self) -> bool:
         """Whether chunks are stored as they are in memory."""
         return self.compressor is None and self.quantised is None
 

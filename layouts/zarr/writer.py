@@ -47,10 +47,10 @@ from mdio.layouts.codecs.quantised import decode_chunk, encode_chunk
 from mdio.layouts.manifest import FULL_SYSTEM, build_manifest, check_group_names
 from mdio.layouts.plan import (
     COMPRESSION_NOTE,
-    SEEKING,
+    SEEK_CODEC,
     ArrayPlan,
+    CodecSizes,
     LayoutPlan,
-    PackedShare,
     WriteOptions,
     plan_arrays,
 )
@@ -64,7 +64,7 @@ from mdio.layouts.writer import (
     WriterFacts,
 )
 from mdio.layouts.zarr.array import (
-    SeriesWriter,
+    ColumnWriter,
     Shard,
     TableWriter,
     pack_shard,
@@ -78,11 +78,11 @@ from mdio.layouts.zarr.tree import (
     ArrayMetadata,
     array_nodes,
     atom_arrays,
+    column_arrays,
+    column_metadata,
     count_files,
     group_metadata,
     group_nodes,
-    series_arrays,
-    series_metadata,
     table_arrays,
     table_path,
     topology_metadata,
@@ -108,7 +108,7 @@ class ZarrWriter(LayoutWriter):
 
     def __init__(self, path: Path, plan: LayoutPlan, meta: OutputMeta) -> None:
         super().__init__(path, plan, meta)
-        self._series = SeriesWriter(path, plan)
+        self._columns = ColumnWriter(path, plan)
         self._tables = {
             name: TableWriter([path / name], metadata)
             for name, metadata in table_arrays(plan).items()
@@ -156,7 +156,7 @@ class ZarrWriter(LayoutWriter):
         self.create()
         return select_intact(records, self._is_intact)
 
-    def settled(self, record: PieceRecord) -> list[tuple[PieceRecord, Sequence[Path]]]:
+    def written_pieces(self, record: PieceRecord) -> list[tuple[PieceRecord, Sequence[Path]]]:
         return [(record, [self.path / key for key in record.crcs])]
 
     def _is_intact(self, record: PieceRecord) -> bool:
@@ -174,7 +174,7 @@ class ZarrWriter(LayoutWriter):
                     n_rows = math.ceil((record.stop - record.start) / array.chunk_frames)
                     n_chunks = n_rows * array.n_atom_chunks
                     crcs = record.crcs[name]
-                    crcs = crcs[:n_chunks] if metadata.plain else crcs[n_chunks:]
+                    crcs = crcs[:n_chunks] if metadata.uncompressed else crcs[n_chunks:]
                     shard = Shard(root, name, int(np.prod(metadata.chunks_per_file)))
                     try:
                         if any(shard.crc32c(chunk) != crc for chunk, crc in enumerate(crcs)):
@@ -232,13 +232,13 @@ class ZarrWriter(LayoutWriter):
             decoded, other_crcs = np.split(crcs, [n_rows * array.n_atom_chunks])
             key = array.group, array.field
             self._tables[table_path("crc32c", *key)].add(first, decoded.reshape(n_rows, -1))
-            if metadata.plain:
+            if metadata.uncompressed:
                 rows = other_crcs.reshape(record.stop - record.start, -1)
                 self._tables[table_path("crc32c_pieces", *key)].add(record.start, rows)
             else:
                 rows = other_crcs.reshape(n_rows, -1)
                 self._tables[table_path("crc32c_stored", *key)].add(first, rows)
-        self._series.add(record)
+        self._columns.add(record)
         self._stored.add(record.start)
 
     def finish(self) -> None:
@@ -247,8 +247,8 @@ class ZarrWriter(LayoutWriter):
         Publication flushes everything before the output gets its name.
         """
         self._check_complete(self._stored)
-        self._series.finish()
-        nodes = group_nodes(self.plan, self._series.periodic.tolist())
+        self._columns.finish()
+        nodes = group_nodes(self.plan, self._columns.periodic.tolist())
         for path, node in nodes.items():
             write_file(self.path / path / METADATA, json.dumps(node).encode())
         nodes |= array_nodes(self.plan)
@@ -261,11 +261,11 @@ class ZarrWriter(LayoutWriter):
         manifest = build_manifest(
             self.plan,
             self.meta,
-            has_box=bool(self._series.periodic.any()),
-            time_first_ps=self._series.time_first_ps,
-            time_last_ps=self._series.time_last_ps,
+            has_box=bool(self._columns.periodic.any()),
+            time_first_ps=self._columns.time_first_ps,
+            time_last_ps=self._columns.time_last_ps,
             fields=list(dict.fromkeys(array.field for array in self.plan.arrays)),
-            file_crc32c=self._series.crcs | tables,
+            file_crc32c=self._columns.crcs | tables,
             node_crc32c={
                 path: kernels.crc32c(json.dumps(node).encode()) for path, node in nodes.items()
             },
@@ -280,7 +280,7 @@ def _overhead_nbytes(plan: LayoutPlan) -> int:
     """Return the bytes of per-frame numbers, tables, and shards' checksums and indexes."""
     total = 0
     numbers = [
-        series_metadata(plan.n_frames, name) for name in series_arrays(plan.array_keys).values()
+        column_metadata(plan.n_frames, name) for name in column_arrays(plan.array_keys).values()
     ]
     for metadata in (*numbers, *table_arrays(plan).values()):
         total += metadata.n_files * (metadata.chunk_nbytes + 4)
@@ -308,7 +308,7 @@ def _encode_shard(
         rows = values[first : first + array.chunk_frames]
         for begin in range(0, array.n_atoms, array.chunk_atoms):
             part = rows[:, begin : begin + array.chunk_atoms]
-            chunk = _whole_chunk(part, metadata)
+            chunk = _padded_chunk(part, metadata)
             flat = chunk.reshape(-1).view(np.uint8)
             if metadata.quantised is not None:
                 encoded.append(np.frombuffer(encode_chunk(chunk, metadata.quantised), np.uint8))
@@ -328,17 +328,17 @@ def _encode_shard(
             else:
                 encoded.append(flat)
                 column = begin // array.chunk_atoms
-                crc, sums = total_and_row_sums(flat.reshape(array.chunk_frames, -1))
+                crc, checksums = total_and_row_sums(flat.reshape(array.chunk_frames, -1))
                 stored_crcs.append(crc)
-                rows_of_sums = np.array(sums, np.uint32).reshape(-1, n_pieces)[: len(part)]
+                rows_of_sums = np.array(checksums, np.uint32).reshape(-1, n_pieces)[: len(part)]
                 pieces[first : first + len(part), column] = rows_of_sums
     shard = pack_shard(encoded, int(np.prod(metadata.chunks_per_file)), stored_crcs)
-    if metadata.plain:
+    if metadata.uncompressed:
         return shard, [*stored_crcs, *pieces.reshape(-1).tolist()]
     return shard, decoded_crcs + stored_crcs
 
 
-def _whole_chunk(part: FloatArray, metadata: ArrayMetadata) -> FloatArray:
+def _padded_chunk(part: FloatArray, metadata: ArrayMetadata) -> FloatArray:
     """Return `part`, padded to a whole chunk at the end of frames or atoms.
 
     Padding is zeros, but in quantised chunks added frames repeat the last, which takes no space.
@@ -353,15 +353,15 @@ def _whole_chunk(part: FloatArray, metadata: ArrayMetadata) -> FloatArray:
 
 
 FLOAT_CODEC = "lz4"
-FLOAT_CODEC_PAYS_BELOW = "880 MB/s"
+FLOAT_CODEC_MAX_RATE = "880 MB/s"
 SMALL_CODEC = "rigid"
 MAX_SMALL_SHARE = 0.95
-"""Only where rigid takes less than this share of bitpack's bytes is it worth its decoding."""
-SMALL_CODEC_PAYS_BELOW = "210 to 390 MB/s"
+"""Rigid is used only where it takes less than this share of bitpack's bytes."""
+SMALL_CODEC_MAX_RATE = "210 to 390 MB/s"
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Encoding:
     """How positions are stored: the part of a plan that `choose_encoding` chooses."""
 
     precision: float | None
@@ -372,12 +372,12 @@ class Choice:
     """Codecs for the integers of groups, where they differ from `compression`."""
 
 
-def choose_encoding(info: TrajectoryInfo, options: WriteOptions) -> Choice:
+def choose_encoding(info: TrajectoryInfo, options: WriteOptions) -> Encoding:
     """Choose how positions are stored; raises PlanError for options that do not go with Zarr."""
     precision, compression = options.precision, options.compression
     compression = None if compression == "none" else compression
     if isinstance(precision, float | int):
-        return _choose_integer_codec(Choice(precision, "asked", compression), options)
+        return _choose_integer_codec(Encoding(precision, "asked", compression), options)
     if precision == "none" or not info.xtc_integers:
         return _choose_float_codec(compression, options.file_system)
     if info.precision is None:
@@ -395,17 +395,17 @@ def choose_encoding(info: TrajectoryInfo, options: WriteOptions) -> Choice:
         f"{COMPRESSION_NOTE}positions are kept exactly, as the integers that the XTC holds, which "
         "other programs read only where mdio is installed; all read floats (--precision none)"
     )
-    return _choose_integer_codec(Choice(info.precision, "xtc", compression, (note,)), options)
+    return _choose_integer_codec(Encoding(info.precision, "xtc", compression, (note,)), options)
 
 
-def _choose_integer_codec(choice: Choice, options: WriteOptions) -> Choice:
+def _choose_integer_codec(choice: Encoding, options: WriteOptions) -> Encoding:
     """Return `choice` with the codec for its integers, and a note on why."""
     if choice.compression is not None:
         option = choice.compression
         return replace(choice, compression=PURPOSES.get(option, (None, option))[1])
-    if options.file_system is None and not options.packed:
+    if options.file_system is None and not options.codec_sizes:
         return choice
-    codecs = {group: _integer_codec(options, share) for group, share in options.packed.items()}
+    codecs = {group: _integer_codec(options, sizes) for group, sizes in options.codec_sizes.items()}
     codec = codecs.get(FULL_SYSTEM) or _integer_codec(options, None)
     return replace(
         choice,
@@ -415,29 +415,29 @@ def _choose_integer_codec(choice: Choice, options: WriteOptions) -> Choice:
     )
 
 
-def _integer_codec(options: WriteOptions, share: PackedShare | None) -> str:
-    """Return the codec for the integers of one array; `share`: its measured sizes."""
+def _integer_codec(options: WriteOptions, sizes: CodecSizes | None) -> str:
+    """Return the codec for the integers of one array; `sizes`: its measured sizes."""
     if options.pattern == "frames":
         return "bitpack"
-    pays = options.file_system is not None and is_network(options.file_system)
-    if share is not None and share.rigid is not None:
-        pays = pays or share.rigid < MAX_SMALL_SHARE * share.bitpack
-    small_codec = SMALL_CODEC if options.pattern == "blocks" else SEEKING
-    return small_codec if pays else "bitpack"
+    use_small = options.file_system is not None and is_network(options.file_system)
+    if sizes is not None and sizes.rigid is not None:
+        use_small = use_small or sizes.rigid < MAX_SMALL_SHARE * sizes.bitpack
+    small_codec = SMALL_CODEC if options.pattern == "blocks" else SEEK_CODEC
+    return small_codec if use_small else "bitpack"
 
 
 def _codec_notes(codec: str, options: WriteOptions) -> tuple[str, ...]:
     """Return a note on why integers get this codec and how to get the other, or nothing."""
-    share = options.packed.get(FULL_SYSTEM)
-    if codec != "bitpack" and share is not None and share.rigid is not None:
+    sizes = options.codec_sizes.get(FULL_SYSTEM)
+    if codec != "bitpack" and sizes is not None and sizes.rigid is not None:
         return (
             f"{COMPRESSION_NOTE}{codec} is used, which is smaller: a few frames take "
-            f"{share.rigid:.1f} of the source's bytes; bitpack (--compression fast) takes "
-            f"{share.bitpack:.1f} of them and is decoded four times as fast",
+            f"{sizes.rigid:.1f} of the source's bytes; bitpack (--compression fast) takes "
+            f"{sizes.bitpack:.1f} of them and is decoded four times as fast",
         )
     gain = (
         "about a third fewer bytes, and is read in less time where a process gets less than "
-        f"{SMALL_CODEC_PAYS_BELOW}"
+        f"{SMALL_CODEC_MAX_RATE}"
     )
     if codec != "bitpack":
         return (
@@ -445,11 +445,11 @@ def _codec_notes(codec: str, options: WriteOptions) -> tuple[str, ...]:
             f"as on {_storage_name(options.file_system)}; --compression fast (bitpack) is written "
             "and decoded faster",
         )
-    if options.file_system is None and (share is None or share.rigid is None):
+    if options.file_system is None and (sizes is None or sizes.rigid is None):
         return ()  # the other codec gains little
     size = ""
-    if share is not None:
-        size = f" (a few frames take {share.bitpack:.1f} of the source's bytes)"
+    if sizes is not None:
+        size = f" (a few frames take {sizes.bitpack:.1f} of the source's bytes)"
     place = "" if options.file_system is None else f" from {_storage_name(options.file_system)}"
     return (
         f"{COMPRESSION_NOTE}bitpack is used, the fastest to decode{size}; --compression "
@@ -461,27 +461,27 @@ def _storage_name(file_system: str | None) -> str:
     return "a store" if file_system == "store" else str(file_system)
 
 
-def _choose_float_codec(compression: str | None, file_system: str | None, *notes: str) -> Choice:
+def _choose_float_codec(compression: str | None, file_system: str | None, *notes: str) -> Encoding:
     option = full_option(compression)
     if compression is None and file_system is not None:
         if is_network(file_system):
             option = full_option(FLOAT_CODEC)
             reason = (
                 f"{COMPRESSION_NOTE}{FLOAT_CODEC} is used, without loss: on "
-                f"{_storage_name(file_system)} a process seldom gets the {FLOAT_CODEC_PAYS_BELOW} "
+                f"{_storage_name(file_system)} a process seldom gets the {FLOAT_CODEC_MAX_RATE} "
                 "above which decoding takes longer than what it saves; --compression none stores "
                 "bytes as they are"
             )
         else:
             reason = f"{COMPRESSION_NOTE}none, as {file_system} is not a network file system"
         notes = (*notes, reason)
-    return Choice(None, None, option, notes)
+    return Encoding(None, None, option, notes)
 
 
 class ZarrEnsemble(Ensemble):
     """Makes a tree whose groups are trees, one for each trajectory."""
 
-    def seal(self, labels: Sequence[str]) -> None:
+    def write_manifest(self, labels: Sequence[str]) -> None:
         root = group_metadata({"mdio": self.manifest(labels)})
         write_file(self.path / METADATA, json.dumps(root).encode())
         flush_tree(self.path / METADATA)

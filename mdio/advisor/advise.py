@@ -18,7 +18,7 @@ from mdio.advisor.report import advice_html, headline, save_advice, text_lines
 from mdio.core.errors import PlanError
 from mdio.core.files.store import path_list, to_path
 from mdio.core.options import build_options, option, takes_options
-from mdio.layouts.views.options import Reading
+from mdio.layouts.views.options import ReadOptions
 from mdio.parallel.executors import Executor, available_cores
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class ForecastOptions:
     )
 
 
-@takes_options(Reading, ForecastOptions)
+@takes_options(ReadOptions, ForecastOptions)
 def advise(
     trajectory: str | PathLike[str] | Sequence[str | PathLike[str]] | None = None,
     *,
@@ -166,12 +166,12 @@ def advise(
     >>> mdio.advise(replay="measured.json", passes=1000).passes
     1000
     """
-    reading, forecast_options = build_options((Reading, ForecastOptions), options)
+    reading, forecast_options = build_options((ReadOptions, ForecastOptions), options)
     if replay is not None:
         arguments = {"trajectory": trajectory, "top": top, "select": select, **vars(reading)}
         arguments |= {"allow_lossy": allow_lossy, "local_folder": local_folder}
         arguments |= {"analysis": analysis, "target": str(target)}
-        defaults = {"analysis": "rmsd", "target": ".", **vars(Reading())}
+        defaults = {"analysis": "rmsd", "target": ".", **vars(ReadOptions())}
         if changed := [name for name, value in arguments.items() if value != defaults.get(name)]:
             raise PlanError(
                 f"{replay}: saved measurements have their own arguments; leave out "

@@ -22,7 +22,7 @@ from mdio.advisor.profile import Profile
 from mdio.core.errors import PlanError
 from mdio.core.words import duration, human_nbytes, plural
 from mdio.layouts.registry import layout_class
-from mdio.layouts.striping.file_systems import stripes_are_servers
+from mdio.layouts.striping.file_systems import has_server_per_stripe
 
 MISSING_SHARES = (0.1, 0.25, 0.5)
 """Fractions of the nodes that are missing, of which passes with caches are forecast."""
@@ -381,7 +381,7 @@ class Choice:
         count = n_segments = None
         if trial.layout not in NOT_CONVERTED:
             facts = layout_class(trial.layout).facts
-            if stripes_are_servers(host.target_file_system):
+            if has_server_per_stripe(host.target_file_system):
                 count = 1 if facts.is_folder else math.ceil(self.ranks / RANKS_PER_STRIPE)
             if facts.in_segments:
                 n_segments = segments_for(source.n_frames, 12 * source.n_atoms, self.ranks)

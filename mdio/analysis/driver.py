@@ -38,7 +38,7 @@ from mdio.core.signals import signals_as_exceptions
 from mdio.core.timing import Stopwatch
 from mdio.layouts.base import Layout
 from mdio.layouts.views.opening import ensemble_members
-from mdio.layouts.views.options import CachedReading, FrameChoice
+from mdio.layouts.views.options import CachedReadOptions, FrameOptions
 from mdio.layouts.views.view import select_frames
 from mdio.parallel import GATHERS, GatherMode
 from mdio.parallel.executors import (
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from mdio.parallel.pool import SharedRows
 
 
-@takes_options(FrameChoice, CachedReading, further_names=kernel_options)
+@takes_options(FrameOptions, CachedReadOptions, further_names=kernel_options)
 def analyze(
     trajectory: Trajectory,
     *,
@@ -144,7 +144,7 @@ def analyze(
     """
     if not isinstance(trajectory, str | PathLike | Layout):
         trajectory = path_list(trajectory)  # an iterator can be consumed only once
-    frame_options = declared_fields(FrameChoice, CachedReading).keys() & options.keys()
+    frame_options = declared_fields(FrameOptions, CachedReadOptions).keys() & options.keys()
     arguments = {name: value for name, value in options.items() if name not in frame_options}
     if isinstance(kernel, str) and frame_options:
         for name in frame_options & {*kernel_options({"kernel": kernel})}:
@@ -160,7 +160,7 @@ def analyze(
     if gather not in GATHERS:
         raise PlanError(f"the gather is {gather!r}; give one of {', '.join(GATHERS)}")
     executor = choose_executor(executor, workers)
-    frames, reading = build_options((FrameChoice, CachedReading), options)
+    frames, reading = build_options((FrameOptions, CachedReadOptions), options)
     request = Request(
         trajectory=trajectory,
         kernel=kernel,

@@ -149,7 +149,7 @@ class Plan:
 
     def for_workers(self) -> Plan:
         """Return a plan for other processes, with a layout that opens as few files as possible."""
-        return replace(self, layout=self.layout.preopened(), open_s=0.0, nbytes=(0, 0))
+        return replace(self, layout=self.layout.with_metadata(), open_s=0.0, nbytes=(0, 0))
 
 
 def _load_universe(system: System) -> Universe:
@@ -184,7 +184,7 @@ class Request:
     """Requested time between frames."""
     cache: Cache | None = None
     transformed: Mapping[str, Any] | None = None
-    """Transformations of frames; see `mdio.layouts.views.options.FrameChoice.transformation`."""
+    """Transformations of frames; see `mdio.layouts.views.options.FrameOptions.transformation`."""
 
     def plan(self) -> Plan:
         """Open the trajectory, choose blocks, prepare the kernel."""

@@ -40,10 +40,10 @@ from mdio.core.files.index import FrameIndex, load_index, store_index
 from mdio.core.files.store import path_list
 from mdio.core.timing import BlockTiming, Stopwatch, WorkerTiming, per_worker
 from mdio.layouts.base import Layout
-from mdio.layouts.native.file import comes_over_a_network, join_parts, scan_part
+from mdio.layouts.native.file import is_on_network, join_parts, scan_part
 from mdio.layouts.native.trr import TRRLayout
 from mdio.layouts.native.xtc import XTCLayout
-from mdio.layouts.registry import import_likely
+from mdio.layouts.registry import import_readers
 from mdio.parallel import GatherMode
 from mdio.parallel.gather import Gathered, gather_rows
 from mdio.parallel.mpi_executor import MPIExecutor
@@ -66,9 +66,9 @@ def index_together(trajectory: Any, comm: Any) -> None:
     for path, layout_class in bcast(comm, _without_index(paths) if comm.rank == 0 else None):
         part, n_atoms = None, 0
         with suppress(MdioError, OSError, ValueError):
-            marks = layout_class.marks(path)
-            n_atoms = marks.n_atoms
-            part = scan_part(path, marks, comm.rank, comm.size)
+            magic = layout_class.magic(path)
+            n_atoms = magic.n_atoms
+            part = scan_part(path, magic, comm.rank, comm.size)
         parts = comm.gather(part)
         if comm.rank == 0:
             index = join_parts(parts, n_atoms, path.stat().st_size)
@@ -84,7 +84,7 @@ def _without_index(
     for path in map(Path, paths):
         for layout_class in (XTCLayout, TRRLayout):
             try:
-                if comes_over_a_network(path) and layout_class.sniff(path):
+                if is_on_network(path) and layout_class.sniff(path):
                     load_index(path, _not_stored)
             except LookupError:
                 files.append((path, layout_class))
@@ -170,7 +170,7 @@ def plan_on_ranks(request: Request, executor: MPIExecutor) -> Plan:
     """
     watch = Stopwatch()
     if not executor.is_owner:
-        import_likely(request.trajectory)  # while rank 0 is opening it
+        import_readers(request.trajectory)  # while rank 0 is opening it
     index_together(request.trajectory, executor.comm)
     index_s = watch.lap()
     owner_plan: Plan | None = None

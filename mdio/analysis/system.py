@@ -26,14 +26,14 @@ from mdio.layouts.foreign.universe import (
     stored_topology,
     topology_of,
 )
-from mdio.layouts.manifest import indices_from_runs, treatment
+from mdio.layouts.manifest import indices_from_runs, stored_transformation
 from mdio.layouts.registry import open_layout
 from mdio.layouts.views.options import NEED_BONDS, ROT_TRANS
 
 if TYPE_CHECKING:
     from MDAnalysis import Universe
 
-    from mdio.layouts.cut_molecules import CutMolecules
+    from mdio.layouts.cut_molecules import CutMoleculeFinder
 
 
 MORE_WATERS = ("OPC", "OPC3", "SPC", "SPCE", "TIP5")
@@ -370,11 +370,11 @@ class System:
             )
         return False
 
-    def cut_molecules(self, atoms: AtomIndices | None) -> CutMolecules | None:
+    def cut_molecules(self, atoms: AtomIndices | None) -> CutMoleculeFinder | None:
         """Return a finder of frames in which the box cuts molecules; None if there can be none."""
         if not self.source.info.has_box:
             return None
-        from mdio.layouts.cut_molecules import CutMolecules
+        from mdio.layouts.cut_molecules import CutMoleculeFinder
 
         residues, is_rotated = self.residues(atoms), self.is_superposed
         if residues is None and is_rotated and not self.is_whole:
@@ -383,7 +383,7 @@ class System:
                 "not found; give one with -s/--top FILE (in Python: top=)"
             )
         n_atoms = self.layout.info.n_atoms if atoms is None else len(atoms)
-        return CutMolecules.of(
+        return CutMoleculeFinder.of(
             residues,
             n_atoms,
             is_rotated=is_rotated,
@@ -394,7 +394,7 @@ class System:
 
     def stored_and_read(self, option: str) -> tuple[Any, Any]:
         """Return the values of ``fit`` or ``pbc`` as frames were stored, and as they are read."""
-        return treatment(self._manifest, option), self.layout.options.get(option)
+        return stored_transformation(self._manifest, option), self.layout.options.get(option)
 
     @property
     def _manifest(self) -> Mapping[str, Any] | None:

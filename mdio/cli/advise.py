@@ -24,7 +24,7 @@ from mdio.cli.common import (
     print_json,
 )
 from mdio.cli.workers import all_ranks
-from mdio.layouts.views.options import Reading
+from mdio.layouts.views.options import ReadOptions
 from mdio.parallel.executors import Serial
 
 COMMON = ("-s", "--analysis", "--select", "--ranks", "--passes", "--target", "--mpi", "--report")
@@ -34,7 +34,7 @@ COMMON = ("-s", "--analysis", "--select", "--ranks", "--passes", "--target", "--
 def setup(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     add_trajectory(parser, "*")
-    add_options(parser, Reading, ForecastOptions)
+    add_options(parser, ReadOptions, ForecastOptions)
     add(parser, "-s --top FILE", "topology, for selections")
     names = ", ".join(name for name in KERNELS if name not in ("msd", "vacf"))
     text = f"{names}, or module:function of your own (default: rmsd)"

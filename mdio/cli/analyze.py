@@ -52,7 +52,7 @@ from mdio.core.errors import PlanError
 from mdio.core.words import duration, human_nbytes, list_text, plural
 from mdio.layouts.base import Layout
 from mdio.layouts.views.opening import ensemble_members
-from mdio.layouts.views.options import CachedReading, FrameChoice
+from mdio.layouts.views.options import CachedReadOptions, FrameOptions
 from mdio.layouts.views.view import select_frames
 from mdio.parallel import GATHERS
 from mdio.parallel.executors import Executor
@@ -135,7 +135,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
     add(atoms, "-s --top FILE", "topology, for selections and masses")
     add(atoms, "--select SEL", "atoms to analyse (default: all; dihedrals: protein)")
     add(atoms, "--group NAME", "read this stored group, or this trajectory of an ensemble")
-    add_options(parser, FrameChoice)
+    add_options(parser, FrameOptions)
     computation = parser.add_argument_group("computation")
     for spelling, (_, text, keywords) in KERNEL_OPTIONS.items():
         add(computation, spelling, text, **keywords)
@@ -147,7 +147,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
     add(workers, "--blocks-per-worker K", text, positive, default=1)
     text = "with --mpi: how rank 0 collects the results (default: blocking)"
     add(workers, "--gather", text, choices=GATHERS, default="blocking")
-    add_options(parser, CachedReading)
+    add_options(parser, CachedReadOptions)
     text = "save the results: .npz, .csv, .dat or .xvg; - prints them (default: a summary)"
     add(parser, "-o --out FILE", text)
     add(parser, "--plot FILE", "save a picture of the results: .png, .svg or .pdf")
@@ -203,7 +203,9 @@ def _count_frames(args: argparse.Namespace) -> int:
     if ensemble_members(args.trajectory):
         return 0
     with _open_trajectory(args) as layout:
-        return len(select_frames(layout, **FrameChoice(**arguments_for(FrameChoice, args)).frames))
+        return len(
+            select_frames(layout, **FrameOptions(**arguments_for(FrameOptions, args)).frames)
+        )
 
 
 def run(args: argparse.Namespace, executor: Executor) -> int:
@@ -215,7 +217,7 @@ def run(args: argparse.Namespace, executor: Executor) -> int:
     _check_outputs(args)
     arguments = arguments_for(analyze, args)
     if source_options(args):
-        options = {"fields": kernel.fields, **arguments_for(CachedReading, args)}
+        options = {"fields": kernel.fields, **arguments_for(CachedReadOptions, args)}
         del arguments["overlap"], options["overlap"]
         trajectory = executor.from_owner(partial(_open_trajectory, args, **options))
     arguments |= {"trajectory": trajectory, "kernel": kernel, "select": None}

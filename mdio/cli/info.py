@@ -29,10 +29,10 @@ from mdio.core.words import (
     times_text,
 )
 from mdio.layouts.base import Layout
-from mdio.layouts.manifest import count_indices, indices_from_runs, treatments
+from mdio.layouts.manifest import count_indices, indices_from_runs, stored_transformations
 from mdio.layouts.striping.file_systems import get_stripe, no_stripes_note
 from mdio.layouts.views.opening import ensemble_members
-from mdio.layouts.views.options import Reading
+from mdio.layouts.views.options import ReadOptions
 from mdio.layouts.views.view import read_times
 
 FIELD_FLAGS = ("has_velocities", "has_forces", "has_box")
@@ -44,7 +44,7 @@ TIME_KEYS = ("time_first_ps", "time_last_ps", "dt_ps")
 def setup(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     add(parser, "path PATH", "trajectory (several are joined)", nargs="+")
-    add_options(parser, Reading, overlap="")
+    add_options(parser, ReadOptions, overlap="")
     add_source(parser)
     add(parser, "-s --top FILE", "topology, for formats that do not hold the number of atoms")
     add(parser, "--json", "print one JSON object")
@@ -71,7 +71,7 @@ def _selection_rows(summary: Mapping[str, Any]) -> dict[str, str]:
     ]
     if n_by_program:
         parts.append(f"{plural(n_by_program, 'frame')} written by a program")
-    options = {**(source.get("transformed") or {}), **treatments(source)}
+    options = {**(source.get("transformed") or {}), **stored_transformations(source)}
     texts = (
         f"--{name.replace('_', '-')} {value}"
         for name, value in options.items()

@@ -26,7 +26,7 @@ from mdio.cli.workers import add_workers
 from mdio.core.errors import PlanError
 from mdio.core.words import human_nbytes, plural
 from mdio.layouts.views.opening import paths_by_label
-from mdio.layouts.views.options import CachedReading, FrameChoice
+from mdio.layouts.views.options import CachedReadOptions, FrameOptions
 from mdio.mapreduce.driver import map_reduce
 from mdio.mapreduce.job import MapReduceOptions
 from mdio.mapreduce.program import FrameSelector
@@ -51,9 +51,9 @@ def setup(parser: argparse.ArgumentParser) -> None:
     add(atoms, "--select SEL", "which atoms blocks have")
     add(atoms, "--group NAME", "read this stored group of atoms")
     frames = dict.fromkeys(("start", "stop", "step", "begin_ps", "end_ps", "dt_ps"), "")
-    add_options(parser, FrameChoice, **frames)
+    add_options(parser, FrameOptions, **frames)
     add_workers(parser.add_argument_group("workers"))
-    add_options(parser, CachedReading, MapReduceOptions)
+    add_options(parser, CachedReadOptions, MapReduceOptions)
     add(parser, "-o --out FILE", f"a row a key: {', '.join(TABLE_SUFFIXES)}")
     add_output_options(parser)
 

@@ -103,7 +103,7 @@ def plan_table(plan: LayoutPlan, n_existing: int = 0) -> str:
     """
     lines = []
     if n_existing < plan.n_frames:
-        plan = plan.after(n_existing)
+        plan = plan.remaining(n_existing)
         rows = _overview(plan, n_existing).items()
         lines = align_columns([(name, value) for name, value in rows if value], 2)
         if plan.arrays:

@@ -30,7 +30,7 @@ from mdio.core.options import build_options, takes_options
 from mdio.core.signals import raise_received_signal, signals_as_exceptions
 from mdio.core.timing import Stopwatch
 from mdio.layouts.views.opening import ensemble_members
-from mdio.layouts.views.options import CachedReading
+from mdio.layouts.views.options import CachedReadOptions
 from mdio.mapreduce.job import (
     MappedBlock,
     MapReduceJob,
@@ -77,7 +77,7 @@ REPLACEMENTS |= dict.fromkeys(
 """How frames are chosen here, by the options of `mdio.analyze`."""
 
 
-@takes_options(CachedReading, MapReduceOptions, replacements=REPLACEMENTS)
+@takes_options(CachedReadOptions, MapReduceOptions, replacements=REPLACEMENTS)
 def map_reduce(
     trajectory: Trajectory | Mapping[str, Trajectory],
     *,
@@ -171,7 +171,7 @@ def map_reduce(
     (214, 17.59)
     """
     program = Program.of(map, reduce, combine, per_frame, frames, select, fields)
-    reading, shuffle = build_options((CachedReading, MapReduceOptions), options)
+    reading, shuffle = build_options((CachedReadOptions, MapReduceOptions), options)
     memory, blocks_per_worker = shuffle.memory, shuffle.blocks_per_worker
     if memory < 1 or (blocks_per_worker is not None and blocks_per_worker < 1):
         raise PlanError(

@@ -310,7 +310,7 @@ def test_records_are_found_by_the_code_that_there_is_once_for_all_workers(
     assert mdio.open(out).info.n_frames == 4
     finds(lambda file: map(len, file))
     with mdio.open(out) as layout:
-        sent, expected = pickle.dumps(layout.preopened()), layout.read(0, 5).positions
+        sent, expected = pickle.dumps(layout.with_metadata()), layout.read(0, 5).positions
     finds(lambda file: pytest.fail("scanned again"))
     with pickle.loads(sent) as layout:
         np.testing.assert_array_equal(layout.read(0, 5).positions, expected)

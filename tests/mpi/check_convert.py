@@ -80,7 +80,7 @@ def check_equal_to_serial(source, folder):
 
 def check_written_by_rank_0(source, folder):
     """As on file systems where several writers of one file hold each other up."""
-    storage.has_one_writer = lambda _: True
+    storage.favours_one_writer = lambda _: True
     storage.PIECE_FOR_OWNER_NBYTES = 1 << 19  # 13 frames, or 10 as whole chunks
     for name, options in (("owner.h5md", {"chunk_frames": 5}), ("owner.dcd", {})):
         wanted, out = ConversionOptions.of(**options), folder / name

@@ -267,7 +267,7 @@ def test_boxes_come_and_go_as_in_the_source(tmp_path):
 def test_numbers_of_a_long_trajectory_are_read_once_while_they_fit(
     adk, tmp_path, monkeypatch, kept_files
 ):
-    monkeypatch.setattr(zarr_tree, "SERIES_FRAMES", 10)
+    monkeypatch.setattr(zarr_tree, "COLUMN_FILE_FRAMES", 10)
     options = {"chunk_frames": CHUNK_FRAMES, "precision": "none"}
     mdio.convert(adk["xtc"], tmp_path / "a.zarr", **as_options(options))
     assert len(list((tmp_path / "a.zarr/mdio/box").glob("c.*"))) == 10

@@ -43,7 +43,7 @@ MAX_TILT = 1e-4
 class XYZ(TextFormat):
     """XYZ of all kinds."""
 
-    names_lengths = False
+    has_length_unit = False
 
     def spans(self, lines: Lines, nbytes: int | None) -> Iterator[FrameSpan]:
         while lines.peek():
@@ -57,7 +57,7 @@ class XYZ(TextFormat):
         """Return the frame with the columns that MDAnalysis reads."""
         text = to_text(raw)
         count, comment, *_ = text.split("\n", 2)
-        columns = _columns(_pairs(comment))
+        columns = _columns(_comment_values(comment))
         if columns == [0, 1, 2, 3]:
             return text
         rows = [row.split() for row in text_lines(raw)[2:]]
@@ -68,7 +68,7 @@ class XYZ(TextFormat):
 
     def read(self, raw: bytes, n_atoms: int) -> Snapshot:
         snapshot = super().read(raw, n_atoms)
-        pairs = _pairs(to_text(raw.split(b"\n", 2)[1]))
+        pairs = _comment_values(to_text(raw.split(b"\n", 2)[1]))
         vectors = _lattice(pairs)
         if vectors is not None and not _is_rotated(vectors):
             box = boxes_from_vectors(vectors[np.newaxis])[0]
@@ -76,7 +76,7 @@ class XYZ(TextFormat):
         return snapshot
 
 
-def _pairs(comment: str) -> dict[str, str]:
+def _comment_values(comment: str) -> dict[str, str]:
     """Return the values in a comment, by names in lower case."""
     if "=" not in comment:
         return {}
@@ -135,7 +135,7 @@ def _periodic(pairs: dict[str, str]) -> tuple[bool, ...]:
 def _notes(comment: bytes) -> tuple[str, ...]:
     if b"=" not in comment:
         return ()
-    pairs = _pairs(to_text(comment))
+    pairs = _comment_values(to_text(comment))
     vectors = _lattice(pairs)
     if vectors is None:
         return ()
@@ -167,7 +167,7 @@ class Tinker(TextFormat):
             skip_atoms(lines, n_atoms, nbytes, TINKER_NBYTES)
             yield FrameSpan(start, lines.offset, n_atoms)
 
-    def is_whole_without_newline(self, raw: bytes) -> bool:  # noqa: ARG002
+    def is_complete_without_newline(self, raw: bytes) -> bool:  # noqa: ARG002
         """Return False: lines end with numbers of atoms, which may be truncated."""
         return False
 
@@ -204,7 +204,7 @@ class GRO(TextFormat):
                 fields.add("velocities")
             yield FrameSpan(start, lines.offset, n_atoms, frozenset(fields))
 
-    def is_whole_without_newline(self, raw: bytes) -> bool:
+    def is_complete_without_newline(self, raw: bytes) -> bool:
         """Return whether the numbers of the box have as many decimals each, at least three."""
         decimals = {len(word.partition(b".")[2]) for word in raw.splitlines()[-1].split()}
         return len(decimals) == 1 and decimals.pop() >= 3
@@ -266,7 +266,7 @@ def _width(atom: bytes) -> int:
     return second - first
 
 
-PER_LINE, WIDTH = 10, 8
+PER_LINE, NUMBER_WIDTH = 10, 8
 _NUMBERS = re.compile(rb"(?:[ \d*+-]{4}[.*][\d*]{3}){1,10}[ \t]*\r?\n?")
 TITLE = "one frame\n"
 """First line of a file of one frame, which MDAnalysis' reader skips."""
@@ -282,10 +282,10 @@ class MDCRD(TextFormat):
         n_atoms = int(self.options["n_atoms"])
         n_full, n_rest = divmod(3 * n_atoms, PER_LINE)
         lines.next()
-        if nbytes is not None and nbytes - lines.offset < 3 * n_atoms * WIDTH:
+        if nbytes is not None and nbytes - lines.offset < 3 * n_atoms * NUMBER_WIDTH:
             raise FrameError(
-                f"{nbytes - lines.offset} bytes, expected {3 * n_atoms} numbers of {WIDTH} for "
-                f"{n_atoms} atoms",
+                f"{nbytes - lines.offset} bytes, expected {3 * n_atoms} numbers of {NUMBER_WIDTH} "
+                f"for {n_atoms} atoms",
                 at_end=True,
             )
         self._has_box = True if self.format_name == "CRDBOX" else None
@@ -295,7 +295,7 @@ class MDCRD(TextFormat):
                 _check_count(lines.next(), count, n_atoms)
             if self._has_box is None:
                 line = lines.peek()
-                if line.strip() and not line.endswith(b"\n") and len(line) <= 3 * WIDTH:
+                if line.strip() and not line.endswith(b"\n") and len(line) <= 3 * NUMBER_WIDTH:
                     raise FrameError(f"{quoted(line)} at the end, perhaps of a box", at_end=True)
                 # A line of three numbers is the next frame only if that has three: of one atom.
                 self._has_box = n_atoms > 1 and _n_numbers(line) == 3
@@ -303,7 +303,7 @@ class MDCRD(TextFormat):
                 _check_count(lines.next(), 3, n_atoms)
             yield FrameSpan(start, lines.offset, n_atoms)
 
-    def is_whole_without_newline(self, raw: bytes) -> bool:  # noqa: ARG002
+    def is_complete_without_newline(self, raw: bytes) -> bool:  # noqa: ARG002
         """Return True: numbers have a fixed width, which was checked."""
         return True
 
@@ -338,13 +338,13 @@ class MDCRD(TextFormat):
 
 def _n_numbers(line: bytes) -> int:
     """Return how many numbers a line has; 0 if it has other words."""
-    return len(line.rstrip()) // WIDTH if _NUMBERS.fullmatch(line) else 0
+    return len(line.rstrip()) // NUMBER_WIDTH if _NUMBERS.fullmatch(line) else 0
 
 
 def _check_count(line: bytes, count: int, n_atoms: int) -> None:
     if _n_numbers(line) != count:
         raise FrameError(
-            f"{quoted(line)} in place of {count} numbers of {WIDTH} characters, as frames of "
-            f"{n_atoms} atoms have them (are these the file's atoms?)",
+            f"{quoted(line)} in place of {count} numbers of {NUMBER_WIDTH} characters, as frames "
+            f"of {n_atoms} atoms have them (are these the file's atoms?)",
             at_end=not line.endswith(b"\n"),
         )

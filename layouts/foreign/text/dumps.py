@@ -62,7 +62,7 @@ STYLES: Mapping[str, Units] = {
 }
 """https://docs.lammps.org/units.html; the style ``lj`` has none."""
 
-CONVENTIONS = {
+COORDINATE_COLUMNS = {
     "unscaled": ("x", "y", "z"),
     "scaled": ("xs", "ys", "zs"),
     "unwrapped": ("xu", "yu", "zu"),
@@ -92,7 +92,7 @@ class FrameHeader:
 class LAMMPS(TextFormat):
     """A dump of atoms."""
 
-    names_lengths = False
+    has_length_unit = False
     counted_in = "steps"
 
     def __init__(self, format_name: str, options: Mapping[str, Any]) -> None:
@@ -136,7 +136,7 @@ class LAMMPS(TextFormat):
                 if style not in (*STYLES, "lj"):
                     raise FrameError(f"units {style!r}, expected one of {', '.join(STYLES)}, lj")
                 self._style = style if style in STYLES else ""
-                self.names_lengths = style in STYLES
+                self.has_length_unit = style in STYLES
             elif item == "TIME":
                 values["time"] = _time(lines.next())
             elif item == "TIMESTEP":
@@ -172,7 +172,7 @@ class LAMMPS(TextFormat):
         # MDAnalysis subtracts the corner from scaled coordinates, too, which do not include it.
         is_scaled = self._convention(frame.columns).startswith("scaled")
         text = _with_bounds(frame, np.zeros(3) if is_scaled else low, lengths, tilts, rows)
-        snapshot = self._by_mdanalysis(text, n_atoms)
+        snapshot = self._read_by_mdanalysis(text, n_atoms)
         self._check_ids(frame.columns, rows)
         snapshot.box = without_axes(snapshot.box, frame.periodic)
         snapshot.step = frame.step
@@ -186,7 +186,7 @@ class LAMMPS(TextFormat):
         convention = self.options.get("lammps_coordinate_convention", "auto")
         if convention != "auto":
             return str(convention)
-        for name, coordinates in CONVENTIONS.items():
+        for name, coordinates in COORDINATE_COLUMNS.items():
             if set(coordinates) <= set(columns):
                 return name
         raise FrameError(
@@ -211,14 +211,14 @@ class LAMMPS(TextFormat):
             np.array([row.split(None, id_column + 1)[id_column] for row in rows], np.int64)
         )
 
-    def is_whole_without_newline(self, raw: bytes) -> bool:
+    def is_complete_without_newline(self, raw: bytes) -> bool:
         """Return whether a truncated last line has all that is read."""
         head, rows = _head_and_rows(raw)
         columns = self._parse_header(head).columns
         last_is_read = columns[-1] == "id" or columns[-1].strip("xyz") in ("", "v", "f")
         last_is_read |= columns[-1].rstrip("su") in ("x", "y", "z")
         has_all = len(rows[-1].split()) == len(columns)
-        return has_all and (not last_is_read or super().is_whole_without_newline(raw))
+        return has_all and (not last_is_read or super().is_complete_without_newline(raw))
 
     def text_for_mdanalysis(self, raw: bytes) -> str:
         """Return the frame without the items that MDAnalysis does not know."""
@@ -320,7 +320,7 @@ MIN_HISTORY_ATOM_NBYTES = 8
 FORCE_FACTOR = np.float32(1e-2)
 """A dalton angstrom/ps^2 in kJ/(mol angstrom)."""
 PERIODIC = {0: (False,) * 3, 1: (True,) * 3, 2: (True,) * 3, 3: (True,) * 3, 6: (True, True, False)}
-SHAPES = {4: "a truncated octahedron", 5: "a rhombic dodecahedron", 7: "a hexagonal prism"}
+UNREAD_SHAPES = {4: "a truncated octahedron", 5: "a rhombic dodecahedron", 7: "a hexagonal prism"}
 """Boundaries for which the vectors in the file are not those of the lattice."""
 MAX_TILT = 1e-3
 """How far a vector may be from its direction in a box, as a share of its length."""
@@ -437,7 +437,7 @@ def _notes(key: int, cell: list[bytes]) -> tuple[str, ...]:
     if not cell:
         return ()
     if key not in PERIODIC:
-        shape = SHAPES.get(key, "not known")
+        shape = UNREAD_SHAPES.get(key, "not known")
         return (f"boundaries of key {key} are {shape}: no box is read",)
     if _is_rotated(cell):
         return ("the cell is rotated against x, y and z: no box is read",)

@@ -108,7 +108,7 @@ class TextFormat(ABC):
     So no number of one frame can end up in another.
     """
 
-    names_lengths: bool = True
+    has_length_unit: bool = True
     counted_in: str = "frames"
     """What times are counted in if frames have none: ``frames`` or ``steps``."""
     needs_n_atoms: bool = False
@@ -124,7 +124,7 @@ class TextFormat(ABC):
         `nbytes`: size of the file; None if it is compressed.
         """
 
-    def is_whole_without_newline(self, raw: bytes) -> bool:
+    def is_complete_without_newline(self, raw: bytes) -> bool:
         """Return whether the last frame is complete, although its last line does not end."""
         return has_all_digits(raw)
 
@@ -134,9 +134,9 @@ class TextFormat(ABC):
 
     def read(self, raw: bytes, n_atoms: int) -> Snapshot:
         """Return a frame; raises FrameError, or what MDAnalysis raises."""
-        return self._by_mdanalysis(self.text_for_mdanalysis(raw), n_atoms)
+        return self._read_by_mdanalysis(self.text_for_mdanalysis(raw), n_atoms)
 
-    def _by_mdanalysis(self, text: str, n_atoms: int) -> Snapshot:
+    def _read_by_mdanalysis(self, text: str, n_atoms: int) -> Snapshot:
         from MDAnalysis.coordinates.core import get_reader_for
         from MDAnalysis.lib.util import NamedStream
 
@@ -272,8 +272,8 @@ class SameAtoms:
     def check(self, numbers: NDArray[np.int64]) -> None:
         """Raise FrameError unless they are those of the first frame that was read."""
         numbers = np.sort(numbers)
-        if (twice := numbers[1:][numbers[1:] == numbers[:-1]]).size:
-            raise FrameError(f"two atoms have the {self._noun} {twice[0]}")
+        if (repeated := numbers[1:][numbers[1:] == numbers[:-1]]).size:
+            raise FrameError(f"two atoms have the {self._noun} {repeated[0]}")
         if self._first is None:
             self._first = numbers
         if (new := np.setdiff1d(numbers, self._first)).size:
@@ -308,17 +308,18 @@ class TextFrames(ForeignFrames):
         if self.format.needs_n_atoms and "n_atoms" not in options:
             raise self._lacks_n_atoms()
         self._starts, self._stops = array("q"), array("q")
-        self._n_with = Counter[str]()
+        self._n_frames_with = Counter[str]()
         self._notes: dict[str, list[int]] = {}
         try:
             self._find_frames()
         except BaseException:
             self.close()
             raise
-        self.n_frames, n_with = len(self._starts), self._n_with
+        self.n_frames, n_with = len(self._starts), self._n_frames_with
         self.has_times = n_with["time"] == self.n_frames
         self.fields = tuple(name for name in ("velocities", "forces") if n_with[name])
-        self.counted_in, self.names_lengths = self.format.counted_in, self.format.names_lengths
+        self.counted_in = self.format.counted_in
+        self.has_length_unit = self.format.has_length_unit
         self.sparse = tuple(name for name in self.fields if n_with[name] < self.n_frames)
 
     def _open(self) -> BinaryIO:
@@ -329,7 +330,7 @@ class TextFrames(ForeignFrames):
         nbytes = None if compression_of(self.path) in DECOMPRESSORS else self.path.stat().st_size
         lines, last = Lines(self._file), None
         problem: FrameError | None = None
-        with self._translated("divided into frames"):
+        with self._library_errors("divided into frames"):
             try:
                 for span in self.format.spans(lines, nbytes):
                     if last is not None:
@@ -341,7 +342,7 @@ class TextFrames(ForeignFrames):
             except (ValueError, LookupError, ArithmeticError) as error:
                 problem = FrameError(f"the text there cannot be read ({one_line(error)[:200]})")
             size = int(self._file.seek(0, os.SEEK_END)) if nbytes is None else nbytes
-            if last is not None and (last.stop < size or self._ends_whole(last)):
+            if last is not None and (last.stop < size or self._ends_complete(last)):
                 self._add(last)
             elif last is not None:
                 problem = FrameError(
@@ -373,15 +374,15 @@ class TextFrames(ForeignFrames):
             )
 
     def _add(self, span: FrameSpan) -> None:
-        self._n_with.update(span.fields)
+        self._n_frames_with.update(span.fields)
         for note in span.notes:
             self._notes.setdefault(note, [len(self._starts), 0])[1] += 1
         self._starts.append(span.start)
         self._stops.append(span.stop)
 
-    def _ends_whole(self, span: FrameSpan) -> bool:
+    def _ends_complete(self, span: FrameSpan) -> bool:
         raw = self._raw(span.start, span.stop)
-        return raw.endswith(b"\n") or self.format.is_whole_without_newline(raw)
+        return raw.endswith(b"\n") or self.format.is_complete_without_newline(raw)
 
     def _is_blank(self, start: int) -> bool:
         self._file.seek(start)
@@ -405,7 +406,7 @@ class TextFrames(ForeignFrames):
         return raw
 
     def read(self, frame: int) -> Snapshot:
-        with self._translated("read"):
+        with self._library_errors("read"):
             raw = self._frame(frame)
         try:
             snapshot = self.format.read(raw, self.n_atoms)
@@ -423,7 +424,7 @@ class TextFrames(ForeignFrames):
             snapshot.time += float(self.format.options.get("time_offset") or 0.0)
         return snapshot
 
-    def _failure(self, action: str, error: BaseException) -> BaseException:  # noqa: ARG002
+    def _error_for(self, action: str, error: BaseException) -> BaseException:  # noqa: ARG002
         if (suffix := compression_of(self.path)) not in DECOMPRESSORS:
             return error
         return SourceError(
@@ -448,7 +449,7 @@ class TextFrames(ForeignFrames):
 
     def notes(self) -> Iterator[str]:
         yield from self.format.made_up()
-        if 0 < (n_timed := self._n_with["time"]) < self.n_frames:
+        if 0 < (n_timed := self._n_frames_with["time"]) < self.n_frames:
             yield f"times of {plural(n_timed, 'frame')} are left out, since others have none"
         for note, (first, count) in self._notes.items():
             if count == self.n_frames:

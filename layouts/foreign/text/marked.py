@@ -52,26 +52,26 @@ class PDB(TextFormat):
     """PDB, also with long numbers of residues (XPDB), AutoDock's (PDBQT), and PQR."""
 
     _header_cell = b""
-    _n_boxless = 0
+    _n_without_cell = 0
     """Frames without a cell where others have one."""
 
     def spans(self, lines: Lines, nbytes: int | None) -> Iterator[FrameSpan]:  # noqa: ARG002
         first: FrameSpan | None = None
-        n_cells, n_without, header_cell, is_behind = 0, 0, b"", False
+        n_cells, n_without_cell, header_cell, cells_follow_models = 0, 0, b"", False
         while model := self._next_model(lines):
             if first is None:
-                is_behind = not model.cells and lines.peek().startswith(CELL)
+                cells_follow_models = not model.cells and lines.peek().startswith(CELL)
                 if model.cells and not model.has_cell_inside:
                     header_cell = model.cells[0]
             if len({*model.cells}) > 1:
                 raise FrameError("two cells (CRYST1) that are not the same")
             n_cells += len(model.cells)
-            n_without += not model.cells
+            n_without_cell += not model.cells
             # One cell before all frames is the header's.
             self._header_cell = header_cell if n_cells == 1 else b""
-            self._n_boxless = n_without if n_cells and not self._header_cell else 0
-            if is_behind:
-                self._skip_cell_behind(lines)
+            self._n_without_cell = n_without_cell if n_cells and not self._header_cell else 0
+            if cells_follow_models:
+                self._skip_cell_after_model(lines)
             if not model.is_ended and first is not None and model.n_atoms < first.n_atoms:
                 text = f"{model.n_atoms} atoms, the first frame has {first.n_atoms}"
                 raise FrameError(text, at_end=True)
@@ -81,11 +81,11 @@ class PDB(TextFormat):
             yield span
 
     def made_up(self) -> Iterator[str]:
-        if self._n_boxless:
-            yield f"{plural(self._n_boxless, 'frame')} without CRYST1 beside others with it: no box"
+        if n := self._n_without_cell:
+            yield f"{plural(n, 'frame')} without CRYST1 beside others with it: no box"
 
     @staticmethod
-    def _skip_cell_behind(lines: Lines) -> None:
+    def _skip_cell_after_model(lines: Lines) -> None:
         """Skip the cell after a model, in a file with cells after models."""
         if not lines.peek().startswith(CELL):
             raise FrameError(
@@ -126,7 +126,7 @@ class PDB(TextFormat):
         model.is_ended = line.startswith(TRAILER)
         return model if model.n_atoms else None
 
-    def is_whole_without_newline(self, raw: bytes) -> bool:
+    def is_complete_without_newline(self, raw: bytes) -> bool:
         """Return whether the last line is a mark, or has all coordinates of an atom."""
         last = raw.splitlines()[-1]
         return not last.startswith(ATOMS) or len(last.rstrip()) >= COORDINATES_END
@@ -147,10 +147,10 @@ def _may_be_cut(line: bytes) -> bool:
 class PQR(PDB):
     """PQR, with numbers separated by spaces."""
 
-    def is_whole_without_newline(self, raw: bytes) -> bool:
+    def is_complete_without_newline(self, raw: bytes) -> bool:
         """Return whether the numbers of the last line have as many decimals as others."""
         last_line = raw.splitlines()[-1]
-        return TextFormat.is_whole_without_newline(self, raw) or not last_line.startswith(ATOMS)
+        return TextFormat.is_complete_without_newline(self, raw) or not last_line.startswith(ATOMS)
 
 
 SECTION = b"@<TRIPOS>"
@@ -226,7 +226,7 @@ class MOL2(TextFormat):
             lines.next()
         return n_lines
 
-    def is_whole_without_newline(self, raw: bytes) -> bool:
+    def is_complete_without_newline(self, raw: bytes) -> bool:
         """Return whether the last section is not coordinates, a cell or a truncated bond."""
         section = raw[raw.rfind(SECTION) + len(SECTION) :].split()[0]
         n_words = len(raw.splitlines()[-1].split())
@@ -236,7 +236,7 @@ class MOL2(TextFormat):
 
 
 TIME, POSITIONS, BOX = "TIMESTEP", "POSITIONRED", "GENBOX"
-READ = (TIME, POSITIONS, BOX)
+READ_BLOCKS = (TIME, POSITIONS, BOX)
 BLOCK_END = b"END"
 TITLE = "TITLE\none frame\nEND\n"
 BOUNDARIES = {0: "none", 1: "rectangular", 2: "triclinic"}
@@ -266,7 +266,7 @@ class TRC(TextFormat):
                 if blocks and (not error.name or first.startswith(error.name)):
                     yield self._span(start, offset, n_atoms, blocks, first_blocks, is_last=True)
                 raise
-            if not first and name in READ:
+            if not first and name in READ_BLOCKS:
                 first = name
             if first and name in ("", first):
                 if blocks:
@@ -300,10 +300,10 @@ class TRC(TextFormat):
                 at_end=True,
             )
         fields = frozenset({"time"} if TIME in blocks else ())
-        notes = tuple(f"blocks {name} are not read" for name in blocks if name not in READ)
+        notes = tuple(f"blocks {name} are not read" for name in blocks if name not in READ_BLOCKS)
         return FrameSpan(start, stop, n_atoms, fields, notes)
 
-    def is_whole_without_newline(self, raw: bytes) -> bool:
+    def is_complete_without_newline(self, raw: bytes) -> bool:
         return raw.rstrip().endswith(b"\n" + BLOCK_END)
 
     def text_for_mdanalysis(self, raw: bytes) -> str:
@@ -311,7 +311,7 @@ class TRC(TextFormat):
 
     def read(self, raw: bytes, n_atoms: int) -> Snapshot:
         words = to_text(raw).split()
-        has_block = {name: name in words for name in READ}
+        has_block = {name: name in words for name in READ_BLOCKS}
         if has_block[BOX] and (key := words[words.index(BOX) + 1]) not in map(str, BOUNDARIES):
             raise FrameError(f"{BOX} with boundaries {key}, expected 0, 1 or 2")
         snapshot = super().read(raw, n_atoms)

@@ -97,8 +97,8 @@ class _Cursor:
         self.offset += nbytes
         return raw
 
-    def number(self, form: str) -> int:
-        return int(struct.unpack(form, self.read(struct.calcsize(form)))[0])
+    def number(self, struct_format: str) -> int:
+        return int(struct.unpack(struct_format, self.read(struct.calcsize(struct_format)))[0])
 
     def count(self) -> int:
         return self.number(self.count_format)
@@ -111,13 +111,13 @@ class _Cursor:
     def name(self) -> str:
         return self.read_padded(self.count()).decode("utf-8", "replace")
 
-    def items(self, kind: str) -> range:
+    def items(self, item_name: str) -> range:
         tag, count = self.number(">i"), self.count()
         absent = tag == 0 and count == 0
-        if not absent and (tag != TAGS[kind] or not 0 <= count <= MAX_ITEMS[kind]):
-            expected = f"expected tag {TAGS[kind]} and at most {MAX_ITEMS[kind]}"
-            place = f"at byte {self.offset}"
-            raise _damaged(self.file, f"tag {tag} and {count} {kind} {place}, {expected}")
+        if not absent and (tag != TAGS[item_name] or not 0 <= count <= MAX_ITEMS[item_name]):
+            expected = f"expected tag {TAGS[item_name]} and at most {MAX_ITEMS[item_name]}"
+            position = f"at byte {self.offset}"
+            raise _damaged(self.file, f"tag {tag} and {count} {item_name} {position}, {expected}")
         return range(count)
 
     def dtype(self) -> tuple[int, np.dtype[Any]]:
@@ -158,9 +158,9 @@ class ClassicFile:
         # bytes and shorts alone, and no trajectory has only these.)
         record_rows = [v.row_nbytes for _, v in named_variables if v.is_record]
         self.record_nbytes = sum(n + -n % 4 for n in record_rows)
-        self._check_places(named_variables)
-        self.is_counted = n_records > 0 or not record_rows
-        if not self.is_counted:  # written to a stream, or killed: as many as the file has
+        self._check_offsets(named_variables)
+        self.has_record_count = n_records > 0 or not record_rows
+        if not self.has_record_count:  # written to a stream, or killed: as many as the file has
             begin = min((v.begin for _, v in named_variables if v.is_record), default=file.nbytes)
             n_records = max(0, file.nbytes - begin) // max(1, self.record_nbytes)
         self.dimensions = {name: size or n_records for name, size in sizes}
@@ -195,7 +195,7 @@ class ClassicFile:
             raise _damaged(self.file, f"a row of {name!r} {problem}")
         return name, variable
 
-    def _check_places(self, named_variables: list[tuple[str, Variable]]) -> None:
+    def _check_offsets(self, named_variables: list[tuple[str, Variable]]) -> None:
         """Check that variables lie after the header and do not overlap."""
         fixed = sorted(
             (v.begin, v.row_nbytes * v.shape[0] if v.shape else v.dtype.itemsize, name)

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 NC_CHAR, NC_INT, NC_FLOAT, NC_DOUBLE = 2, 4, 5, 6
 NC_DIMENSION, NC_VARIABLE, NC_ATTRIBUTE = 10, 11, 12
-KCAL = 1 / 4.184
+KJ_TO_KCAL = 1 / 4.184
 AMBER_VELOCITY = 20.455
 """angstrom/ps in AMBER's unit of velocities, as cpptraj has it."""
 ATTRIBUTES = {
@@ -58,7 +58,7 @@ ATTRIBUTES = {
 }
 REMD_DIMENSION = "remd_dimension"
 DIMENSIONS = ("frame", "atom", "spatial", "cell_spatial", "cell_angular", "label", REMD_DIMENSION)
-LABELS: dict[str, tuple[tuple[str, ...], bytes]] = {
+AXIS_LABELS: dict[str, tuple[tuple[str, ...], bytes]] = {
     "spatial": (("spatial",), b"xyz"),
     "cell_spatial": (("cell_spatial",), b"abc"),
     "cell_angular": (("cell_angular", "label"), b"alphabeta gamma"),
@@ -85,19 +85,19 @@ class NCDFEncoder(Encoder):
     keeps_steps = False
     columns: tuple[tuple[str, str, tuple[int, ...]], ...] = ()
     """Columns of replica exchange: name, type, and (k,) for one number each dimension."""
-    kinds: tuple[int, ...] = ()
+    codes: tuple[int, ...] = ()
     """Code of the quantity that each dimension exchanges."""
 
     def with_columns(self, data: Mapping[str, NDArray[Any]]) -> NCDFEncoder:
         """Return an encoder with these columns in each record; see `fill`."""
-        kinds = tuple(map(int, data[REMD_DIMTYPE][0])) if REMD_DIMTYPE in data else ()
+        codes = tuple(map(int, data[REMD_DIMTYPE][0])) if REMD_DIMTYPE in data else ()
         columns = []
         for name, values in data.items():
-            is_column = values.shape[1:] in ((), (len(kinds),)) and values.dtype.kind in "fi"
+            is_column = values.shape[1:] in ((), (len(codes),)) and values.dtype.kind in "fi"
             if is_column and name != REMD_DIMTYPE:
                 dtype = ">f8" if values.dtype.kind == "f" else ">i4"
                 columns.append((name, dtype, values.shape[1:]))
-        return replace(self, columns=tuple(columns), kinds=kinds)
+        return replace(self, columns=tuple(columns), codes=codes)
 
     def fill(self, records: Bytes, start: int, data: Mapping[str, NDArray[Any]]) -> None:
         """Fill the columns of records, of frames from `start` on."""
@@ -125,7 +125,7 @@ class NCDFEncoder(Encoder):
         return np.dtype(columns + list(self.columns))
 
     def header(self, time: NDArray[np.float64], step: NDArray[np.int64]) -> bytes:  # noqa: ARG002
-        sizes = dict(zip(DIMENSIONS, (0, self.n_atoms, 3, 3, 3, 5, len(self.kinds)), strict=True))
+        sizes = dict(zip(DIMENSIONS, (0, self.n_atoms, 3, 3, 3, 5, len(self.codes)), strict=True))
         sizes = {name: size for name, size in sizes.items() if size or name == "frame"}
         head = struct.pack(">4sI", b"CDF\x02", len(time))
         head += struct.pack(">II", NC_DIMENSION, len(sizes))
@@ -134,24 +134,24 @@ class NCDFEncoder(Encoder):
         head += _attributes(ATTRIBUTES)
         fixed = [
             (_variable(name, dimensions, NC_CHAR, {}), _padded(value))
-            for name, (dimensions, value) in LABELS.items()
+            for name, (dimensions, value) in AXIS_LABELS.items()
             if self.has_box or name == "spatial"
         ]
-        if self.kinds:
-            kinds_variable = _variable(REMD_DIMTYPE, (REMD_DIMENSION,), NC_INT, {})
-            fixed.append((kinds_variable, np.array(self.kinds, ">i4").tobytes()))
+        if self.codes:
+            codes_variable = _variable(REMD_DIMTYPE, (REMD_DIMENSION,), NC_INT, {})
+            fixed.append((codes_variable, np.array(self.codes, ">i4").tobytes()))
         fields = self._dtype.fields
         records = [(name, *fields[name][:2]) for name in self._dtype.names or ()] if fields else []
         head += struct.pack(">II", NC_VARIABLE, len(fixed) + len(records))
         descriptions = []
         for name, column, _ in records:
-            kind = TYPES[column.base.str[1:]]
+            nc_type = TYPES[column.base.str[1:]]
             unit = UNITS.get(name, "kelvin" if name == "temp0" else None)
             attributes: dict[str, str | float] = {} if unit is None else {"units": unit}
             attributes |= {"scale_factor": AMBER_VELOCITY} if name == "velocities" else {}
             is_per_dimension = any(name == other and shape for other, _, shape in self.columns)
             dimensions = _dimensions(name) + ((REMD_DIMENSION,) if is_per_dimension else ())
-            descriptions.append(_variable(name, dimensions, kind, attributes))
+            descriptions.append(_variable(name, dimensions, nc_type, attributes))
         texts = [*(text for text, _ in fixed), *descriptions]
         begin = len(head) + sum(len(text) + 12 for text in texts)
         values = b""
@@ -178,7 +178,7 @@ class NCDFEncoder(Encoder):
         if "velocities" in self.fields and block.velocities is not None:
             np.divide(block.velocities, np.float32(AMBER_VELOCITY), out=rows["velocities"])
         if "forces" in self.fields and block.forces is not None:
-            np.multiply(block.forces, np.float32(KCAL), out=rows["forces"])
+            np.multiply(block.forces, np.float32(KJ_TO_KCAL), out=rows["forces"])
         return rows.view(np.uint8)
 
 
@@ -210,7 +210,7 @@ def _attributes(attributes: Mapping[str, str | float]) -> bytes:
 
 
 def _variable(
-    name: str, dimensions: Sequence[str], kind: int, attributes: Mapping[str, str | float]
+    name: str, dimensions: Sequence[str], nc_type: int, attributes: Mapping[str, str | float]
 ) -> bytes:
     """Return the description of a variable up to its size and offset."""
     ids = [DIMENSIONS.index(dimension) for dimension in dimensions]
@@ -218,7 +218,7 @@ def _variable(
         _text(name)
         + struct.pack(f">{1 + len(ids)}I", len(ids), *ids)
         + _attributes(attributes)
-        + struct.pack(">I", kind)
+        + struct.pack(">I", nc_type)
     )
 
 
@@ -226,7 +226,7 @@ CELL = ("cell_lengths", "cell_angles")
 EXCHANGE = (REMD_DIMTYPE, "temp0", "remd_indices", "remd_values", "remd_repidx", "remd_crdidx")
 """Variables of replica exchange in files of pmemd and cpptraj."""
 HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
-FILLS = {4: float(np.float32(9.969209968386869e36)), 8: 9.969209968386869e36}
+FILL_VALUES = {4: float(np.float32(9.969209968386869e36)), 8: 9.969209968386869e36}
 """Fill values of numbers that were never written (NC_FILL_FLOAT, NC_FILL_DOUBLE), by itemsize; a
 variable may have another one (`_FillValue`)."""
 
@@ -237,10 +237,10 @@ class NCDFLayout(NativeLayout):
     name = "ncdf"
     facts = FormatFacts(
         suffixes=(".ncdf", ".nc"),
-        options=frozenset({"sums", "dt", "length_unit"}),
+        options=frozenset({"checksums", "dt", "length_unit"}),
         counts_steps=True,
-        rounds=("velocities", "forces"),
-        is_copied=True,
+        rounded_fields=("velocities", "forces"),
+        can_copy_frames=True,
         reads_remote=True,
     )
 
@@ -249,7 +249,7 @@ class NCDFLayout(NativeLayout):
     _scales: dict[str, Any]
     _factors: dict[str, float | None]
     """Factors to mdio's units, applied after the scales; None is 1."""
-    _fills: dict[str, float]
+    _fill_values: dict[str, float]
     _unwritten: tuple[str, ...] = ()
     """Names of variables that are left out, since they were never written."""
 
@@ -308,7 +308,7 @@ class NCDFLayout(NativeLayout):
             return Tables()
         if "length_unit" not in self.options and "time" in self._names:
             frames = frame_table(self.path, data, self.info.n_frames)
-            frames = frames and replace(frames, sums=self.options.get("sums"))
+            frames = frames and replace(frames, checksums=self.options.get("checksums"))
         return Tables(frames, self._positions)
 
     def frame_data(self) -> FrameData:
@@ -380,7 +380,7 @@ class NCDFLayout(NativeLayout):
                 )
         self._factors = {name: self._factor(name) for name in sorted(self._names)}
         self._scales = {name: self._scale(name) for name in self._names}
-        self._fills = {name: self._fill_of(name) for name in self._names}
+        self._fill_values = {name: self._fill_value(name) for name in self._names}
         n_whole, loss = self._count_whole(n_frames)
         self._leave_out_unwritten(n_whole)
         self._times_are_equal = self.options.get("dt") is not None and self._has_equal_times(
@@ -414,12 +414,12 @@ class NCDFLayout(NativeLayout):
         units = {name: self._data.variables[name].attributes.get("units") for name in self._names}
         return [name for name, unit in units.items() if unit == REDUCED_UNITS]
 
-    def _fill_of(self, name: str) -> float:
+    def _fill_value(self, name: str) -> float:
         variable = self._data.variables[name]
         fill = variable.attributes.get("_FillValue")
         if isinstance(fill, float | np.floating) and np.isfinite(fill):
             return float(fill)
-        return FILLS[variable.dtype.itemsize]
+        return FILL_VALUES[variable.dtype.itemsize]
 
     def _leave_out_unwritten(self, n_frames: int) -> None:
         """Treat variables as absent whose first and last frames were never written."""
@@ -445,7 +445,7 @@ class NCDFLayout(NativeLayout):
     def _is_unwritten(self, name: str, values: NDArray[Any]) -> NDArray[np.bool_]:
         rows = values.reshape(len(values), -1)
         ends = rows[:, [0, -1]] if rows.shape[1] else np.zeros((len(rows), 2))
-        return np.asarray((ends == self._fills[name]).any(axis=1))
+        return np.asarray((ends == self._fill_values[name]).any(axis=1))
 
     def _has_equal_times(self, n_frames: int) -> bool:
         """Return whether times say nothing: those of the first two frames and of the last."""
@@ -467,7 +467,7 @@ class NCDFLayout(NativeLayout):
             return n_whole, ()
         end = min(self._data.end_of_rows(n_whole), self._data.file.nbytes)
         n_lost = self._data.file.nbytes - end
-        if n_whole == n_frames and (self._data.is_counted or not n_lost):
+        if n_whole == n_frames and (self._data.has_record_count or not n_lost):
             return n_whole, ()
         return n_whole, (LostBytes(str(self.path), n_whole, end, n_lost),)
 
@@ -556,8 +556,8 @@ class NCDFLayout(NativeLayout):
                 if (unwritten := self._is_unwritten(name, values)).any():
                     raise SourceError(
                         f"{self.path}: frame {first + int(unwritten.argmax())} is not whole: its "
-                        f"{name} hold {self._fills[name]:g}, which NetCDF has where nothing was "
-                        "written. Its program ended too early; --salvage leaves such frames out"
+                        f"{name} hold {self._fill_values[name]:g}, which NetCDF has where nothing "
+                        "was written. Its program ended too early; --salvage leaves such frames out"
                     )
             part = block.frames(slice(first - start, last - start))
             self._fill_frame_values(arrays, first, last, part)

@@ -17,7 +17,7 @@ from mdio.core.boxes import shortest_heights
 from mdio.core.errors import PlanError
 from mdio.core.frames import FrameBlock
 from mdio.core.kernels import dihedrals
-from mdio.layouts.cut_molecules import WithoutCell
+from mdio.layouts.cut_molecules import NoCellFinder
 from mdio.layouts.foreign.universe import select_by_mdanalysis
 
 BACKBONE = ("phi", "psi")
@@ -109,7 +109,7 @@ class Dihedrals(Kernel):
             fills=not self.degrees,
             is_direct=not periodic,
             quantity="angle_degrees" if self.degrees else "",
-            doubts=WithoutCell() if periodic else None,
+            doubts=NoCellFinder() if periodic else None,
         )
 
 

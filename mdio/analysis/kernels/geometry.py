@@ -222,7 +222,7 @@ class Pairs(Kernel):
         labels = [f"{names[a]}-{names[b]}" for a, b in zip(first, second, strict=True)]
         atoms, indices = np.unique(np.concatenate([first, second]), return_inverse=True)
         from mdio.analysis.kernels.images import distances_of_pairs
-        from mdio.layouts.cut_molecules import WithoutCell
+        from mdio.layouts.cut_molecules import NoCellFinder
 
         periodic = self.periodic and system.check_images()
         if periodic and system.is_whole:
@@ -243,7 +243,7 @@ class Pairs(Kernel):
             labels=labels,
             quantity="distance_angstrom",
             is_direct=not periodic,
-            doubts=WithoutCell() if periodic else None,
+            doubts=NoCellFinder() if periodic else None,
         )
 
 

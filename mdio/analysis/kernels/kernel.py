@@ -29,11 +29,11 @@ from mdio.core.frames import FIELDS, AtomIndices, FrameBlock, is_masked
 from mdio.core.options import call_factory
 from mdio.core.signals import raise_received_signal
 from mdio.core.words import did_you_mean, list_text
-from mdio.layouts.base import plain_atoms
+from mdio.layouts.base import atoms_to_array
 from mdio.layouts.registry import load_class
 
 if TYPE_CHECKING:
-    from mdio.layouts.cut_molecules import CutMolecules, WithoutCell
+    from mdio.layouts.cut_molecules import CutMoleculeFinder, NoCellFinder
 
 
 BlockFunction = Callable[[FrameBlock], NDArray[Any]]
@@ -116,7 +116,7 @@ class Prepared:
     is_direct: bool = False
     """Whether no periodic images are taken, though the kernel can, so that molecules have to be
     whole."""
-    doubts: CutMolecules | WithoutCell | None = None
+    doubts: CutMoleculeFinder | NoCellFinder | None = None
     """Finds frames whose values are in doubt: the box cuts molecules there, or there is none."""
     quiet: bool = False
     """Whether the notes of a `SeriesKernel` are left out, since they would be wrong."""
@@ -143,7 +143,7 @@ class Prepared:
             )
         object.__setattr__(self, "quantity", str(self.quantity or ""))
         if self.atoms is not None:  # a list is as good
-            atoms = plain_atoms(self.atoms)
+            atoms = atoms_to_array(self.atoms)
             if atoms.size and atoms.dtype.kind not in "iu":
                 raise PlanError(f"atoms are {self.atoms!r}; give indices or a mask")
             object.__setattr__(self, "atoms", atoms.astype(np.int64, copy=False))

@@ -15,7 +15,7 @@ from mdio.cli.main import main
 from mdio.converters.periodic import TransformedLayout
 from mdio.core import kernels
 from mdio.core.errors import PlanError, SourceError
-from mdio.layouts.manifest import treatment
+from mdio.layouts.manifest import stored_transformation
 
 CA = "name CA"
 FIT = {"fit": "rot+trans", "fit_select": CA}
@@ -437,6 +437,6 @@ def test_what_was_done_to_frames_is_known_after_further_conversions(adk, tmp_pat
     for name in ("a.zarr", "b.h5md", "c.zarr"):
         with mdio.open(tmp_path / name) as layout:
             _ = layout.info
-            assert treatment(layout.manifest, "fit") == "rot+trans"
+            assert stored_transformation(layout.manifest, "fit") == "rot+trans"
         notes = mdio.analyze(tmp_path / name, kernel=mdio.RMSF("name CA")).notes
         assert not any("motion of all selected atoms" in note for note in notes)

@@ -84,7 +84,7 @@ def test_all_sides_give_the_integers_back(n_frames, monkeypatch):
 def test_any_frames_of_any_atoms_beside_bit_packing(side, cut, monkeypatch):
     x = system(9)
     x[4, ::50] += 700
-    monkeypatch.setitem(quantised.RIGID_CUTS, "rigid", cut)
+    monkeypatch.setitem(quantised.RIGID_INTERVALS, "rigid", cut)
     rigid, packed = encode_chunk(x, RIGID), encode_chunk(x, QuantisedFormat(0.01))
     few = np.array([0, 3599, 301, 300, 302, 302])
     with kernels_of(side, monkeypatch):
@@ -102,7 +102,7 @@ def test_any_frames_of_any_atoms_beside_bit_packing(side, cut, monkeypatch):
 def test_few_atoms_of_many_sections(side, cut, monkeypatch):
     """Sections hold several blocks, and the second atoms of these lie in other sections."""
     x = waters(6000, 3, 3, 0.3).astype(np.float32)
-    monkeypatch.setitem(quantised.RIGID_CUTS, "rigid-seek", cut)
+    monkeypatch.setitem(quantised.RIGID_INTERVALS, "rigid-seek", cut)
     data, right = encode_chunk(x, SEEK), expected(x)
     with kernels_of(side, monkeypatch):
         molecules = (0, 1023, 1024, 2047, 2048, 3071, 3072, 4500, 5119, 5120, 5999)

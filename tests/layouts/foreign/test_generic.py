@@ -228,7 +228,7 @@ def test_outputs_tell_what_of_their_source_was_made_up(tmp_path, name):
         assert list(layout.info.made_up) == said
     with mdio.open([out, again], overlap="keep-all") as layout:
         assert list(layout.info.made_up) == said
-        told = [note for note in layout.preopened().notes if "made up" in note]
+        told = [note for note in layout.with_metadata().notes if "made up" in note]
         assert len(told) == 1
     with mdio.open(datafiles.XTC) as layout:
         assert layout.info.made_up == layout.notes == ()

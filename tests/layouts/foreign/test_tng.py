@@ -8,7 +8,7 @@ from MDAnalysisTests import datafiles
 
 import mdio
 from mdio.core.errors import SourceError
-from mdio.layouts.foreign import whole_file
+from mdio.layouts.foreign import library
 
 
 def without(monkeypatch, *names):
@@ -24,7 +24,7 @@ def test_chemfiles_reads_what_pytng_reads(monkeypatch):
     with mdio.open(datafiles.TNG_traj) as layout:
         assert (layout.info.n_frames, layout.info.n_atoms) == (101, 1000)
         assert layout.info.dt_ps == pytest.approx(10)
-        assert layout.notes == (f"{datafiles.TNG_traj}: {whole_file.CHEMFILES_NOTE}",)
+        assert layout.notes == (f"{datafiles.TNG_traj}: {library.CHEMFILES_NOTE}",)
         block = layout.read(1, 3)
     assert block.step.tolist() == [5000, 10000]
     np.testing.assert_allclose(block.time, [10, 20])

@@ -56,7 +56,7 @@ def test_frames_with_everything_are_not_kept_twice(tmp_path, read_frames):
             assert_array_equal(arrays[name], expected)
     with mdio.open(path) as layout:
         got = layout.read(3, 9, atoms=[3, 1])
-        assert layout.facts.rounds == ("positions", "velocities", "forces")
+        assert layout.facts.rounded_fields == ("positions", "velocities", "forces")
         np.testing.assert_allclose(got.positions, block.positions[3:9, [3, 1]], rtol=3e-7)
         assert_array_equal(got.box, block.box[3:9])
 

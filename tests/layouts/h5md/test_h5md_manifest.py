@@ -158,7 +158,7 @@ def test_smallest_group_that_covers(atoms):
     picked = np.array(atoms, np.int64)
     sizes = [(g.size, name) for name, g in groups.items() if set(atoms) <= set(g.tolist())]
     for _ in range(2):  # the second answer is the remembered one
-        found = stored.cover(picked)
+        found = stored.smallest_group(picked)
         assert (found is None) == (not sizes)
         if found is not None:
             assert found[0] == min(sizes)[1]
@@ -168,8 +168,8 @@ def test_smallest_group_that_covers(atoms):
 
 def test_whole_group_in_its_order_needs_no_indices():
     stored = StoredGroups({"few": np.array([3, 1, 5])})
-    assert stored.cover(np.array([3, 1, 5])) == ("few", None)
-    name, indices = stored.cover(np.array([1, 3, 5]))
+    assert stored.smallest_group(np.array([3, 1, 5])) == ("few", None)
+    name, indices = stored.smallest_group(np.array([1, 3, 5]))
     assert name == "few"
     assert indices.tolist() == [1, 0, 2]
 
@@ -177,6 +177,6 @@ def test_whole_group_in_its_order_needs_no_indices():
 def test_remembered_selection_is_a_copy():
     stored = StoredGroups({"few": np.array([3, 1, 5])})
     atoms = np.array([1, 5])
-    assert stored.cover(atoms) is not None
+    assert stored.smallest_group(atoms) is not None
     atoms[0] = 2
-    assert stored.cover(atoms) is None
+    assert stored.smallest_group(atoms) is None

@@ -13,7 +13,7 @@ from mdio.cli.main import main
 from mdio.converters import storage as striping
 from mdio.core.files.store import is_network
 from mdio.layouts.striping import file_systems
-from mdio.layouts.striping.file_systems import STRIPING
+from mdio.layouts.striping.file_systems import STRIPING_MODULES
 
 FOUND = "stripe_count: 4 stripe_size: 4194304 pattern: raid0 stripe_offset: -1\n"
 ASK = ("--stripe-size", "4M", "--stripe-count", "4")
@@ -163,4 +163,4 @@ def test_info_without_lustre(adk, capsys, monkeypatch, tmp_path):
 
 
 def test_every_file_system_that_stripes_is_one_of_the_network():
-    assert all(is_network(kind) for kind in STRIPING)
+    assert all(is_network(kind) for kind in STRIPING_MODULES)

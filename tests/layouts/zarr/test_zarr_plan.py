@@ -30,7 +30,7 @@ def n_files(path: Path) -> int:
     ],
 )
 def test_the_plan_counts_the_files(tmp_path, options, monkeypatch):
-    monkeypatch.setattr(zarr_tree, "SERIES_FRAMES", 10)
+    monkeypatch.setattr(zarr_tree, "COLUMN_FILE_FRAMES", 10)
     writer = write_tree(tmp_path / "a.zarr", make_block(velocities=True), **options)
     assert n_files(tmp_path / "a.zarr") == writer.plan.n_files
     assert writer.plan.layout == "zarr"

@@ -91,7 +91,7 @@ def test_without_cells_the_boundary_is_none(tmp_path):
 @pytest.mark.parametrize("steps", [[5, 4, 3, 2], [0, 0, 0, 0], [0, 1, 2, 0]])
 @pytest.mark.parametrize("series_frames", [3, 65536])
 def test_steps_that_do_not_increase_are_kept_aside(tmp_path, steps, series_frames, monkeypatch):
-    monkeypatch.setattr(zarr_tree, "SERIES_FRAMES", series_frames)
+    monkeypatch.setattr(zarr_tree, "COLUMN_FILE_FRAMES", series_frames)
     block = make_block(4)
     block.step[:] = steps
     write_tree(tmp_path / "a.zarr", block)
@@ -159,9 +159,9 @@ def test_pieces_may_come_in_any_order(tmp_path_factory, data):
     order = data.draw(st.permutations(range(6)))
     series_frames = data.draw(st.integers(1, 30))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(zarr_tree, "SERIES_FRAMES", series_frames)
+        patch.setattr(zarr_tree, "COLUMN_FILE_FRAMES", series_frames)
         writer = write_tree(folder / "a.zarr", block, order=order, chunk_frames=4, piece_chunks=1)
-        assert not any(table._incomplete for table in writer._series._tables.values())
+        assert not any(table._incomplete for table in writer._columns._tables.values())
         tree = tree_of(folder / "a.zarr")
         read = ZarrLayout(folder / "a.zarr").read(0, 23)
     assert np.array_equal(tree[value()], block.positions)
@@ -171,13 +171,13 @@ def test_pieces_may_come_in_any_order(tmp_path_factory, data):
 
 
 def test_numbers_of_frames_are_written_as_soon_as_a_file_is_full(tmp_path, monkeypatch):
-    monkeypatch.setattr(zarr_tree, "SERIES_FRAMES", 8)
+    monkeypatch.setattr(zarr_tree, "COLUMN_FILE_FRAMES", 8)
     block = make_block(40)
     writer = new_writer(tmp_path / "a.zarr", block, chunk_frames=4, piece_chunks=1)
     writer.create()
     for piece in writer.plan.write_tasks():
         writer.commit(store_piece(writer, block, piece))
-        assert all(len(table._incomplete) <= 1 for table in writer._series._tables.values())
+        assert all(len(table._incomplete) <= 1 for table in writer._columns._tables.values())
     writer.finish()
 
 
@@ -281,4 +281,4 @@ def test_files_end_with_their_checksum(tmp_path):
     data = (tmp_path / "a.zarr/particles/trajectory/position/time/c.0").read_bytes()
     assert data[:-4] == block.time.astype("<f8").tobytes()
     assert int.from_bytes(data[-4:], "little") == google_crc32c.value(data[:-4])
-    assert zarr_tree.SERIES["time"].unit == "ps"
+    assert zarr_tree.COLUMNS["time"].unit == "ps"

@@ -313,7 +313,11 @@ class TestSecrets:
         universe = mda.Universe(str(adk["psf"]), f"{bucket}/adk.zarr", format="MDIO")
         with mdio.open(f"{bucket}/adk.h5md") as layout:
             _ = layout.info
-            texts = [pickle.dumps(layout), repr(layout).encode(), pickle.dumps(layout.preopened())]
+            texts = [
+                pickle.dumps(layout),
+                repr(layout).encode(),
+                pickle.dumps(layout.with_metadata()),
+            ]
         texts.append(pickle.dumps(universe.trajectory))
         for text in texts:
             assert SECRET.encode() not in text

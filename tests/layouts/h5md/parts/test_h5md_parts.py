@@ -19,7 +19,7 @@ import mdio
 from mdio.cli.main import main
 from mdio.core.errors import OptionError, OutputError, SourceError
 from mdio.layouts.h5md.layout import H5MDLayout, written_by_mdio
-from mdio.layouts.h5md.own import PlacedChunks
+from mdio.layouts.h5md.own import H5MDChunks
 from mdio.testing.blocks import oracle_of
 from mdio.testing.reading import LayoutReadingTests, ReadingCase, oracle_from_mdanalysis
 
@@ -191,9 +191,9 @@ def test_a_stored_group_is_read_for_its_atoms(made, monkeypatch):
     asked = []
     with mdio.open(made) as layout:
         _ = layout.info
-        read = PlacedChunks.read
+        read = H5MDChunks.read
         monkeypatch.setattr(
-            PlacedChunks, "read", lambda self, *a: (asked.append(self.name), read(self, *a))
+            H5MDChunks, "read", lambda self, *a: (asked.append(self.name), read(self, *a))
         )
         runs = layout.manifest["group_atoms"]["ca"]
         atoms = np.concatenate([np.arange(*run) for run in runs])

@@ -39,7 +39,7 @@ END_MARKS = {"GMS": b"EXECUTION OF GAMESS TERMINATED"}
 TAIL_NBYTES = 1 << 16
 
 
-class WholeFile(ForeignFrames):
+class MDAnalysisFrames(ForeignFrames):
     """The frames of a file, as MDAnalysis' reader finds and reads them."""
 
     def __init__(self, path: Path, format_name: str, options: Mapping[str, Any]) -> None:
@@ -51,7 +51,7 @@ class WholeFile(ForeignFrames):
                 f"{path}: the last line does not end in a newline, and its last number may be "
                 "truncated; if it is complete, append a newline"
             )
-        with self._translated("opened"):
+        with self._library_errors("opened"):
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
                 reader = self._file
@@ -90,7 +90,7 @@ class WholeFile(ForeignFrames):
         return reader
 
     def read(self, frame: int) -> Snapshot:
-        with self._translated(f"read at frame {frame}"):
+        with self._library_errors(f"read at frame {frame}"):
             reader = self._file
             if self.n_frames == 1:
                 return snapshot_of(reader[frame])
@@ -119,7 +119,7 @@ class WholeFile(ForeignFrames):
         for text in dict.fromkeys(self._warnings):
             yield f"MDAnalysis: {' '.join(text.split())[:200]}"
 
-    def _failure(self, action: str, error: BaseException) -> BaseException:
+    def _error_for(self, action: str, error: BaseException) -> BaseException:
         if "n_atoms" in str(error) and "n_atoms" not in self._options:
             return self._lacks_n_atoms()
         return SourceError(
@@ -186,7 +186,7 @@ def check_tng_blocks(path: Path) -> None:
             offset, number = end, number + 1
 
 
-class TNGByChemfiles(ForeignFrames):
+class ChemfilesFrames(ForeignFrames):
     """The frames of a TNG file as chemfiles reads them: no forces."""
 
     def __init__(self, path: Path) -> None:
@@ -194,7 +194,7 @@ class TNGByChemfiles(ForeignFrames):
         import chemfiles
 
         self._errors = (chemfiles.ChemfilesError,)
-        with self._translated("opened"):
+        with self._library_errors("opened"):
             self.n_frames = int(self._file.nsteps)
         first = self.read(0)
         self.n_atoms = first.n_atoms
@@ -206,7 +206,7 @@ class TNGByChemfiles(ForeignFrames):
         return chemfiles.Trajectory(str(self.path), "r", "TNG")
 
     def read(self, frame: int) -> Snapshot:
-        with self._translated(f"read at frame {frame}"):
+        with self._library_errors(f"read at frame {frame}"):
             source = self._file.read_step(frame)
         box = np.array([*source.cell.lengths, *source.cell.angles], np.float32)
         return Snapshot(
@@ -219,7 +219,7 @@ class TNGByChemfiles(ForeignFrames):
             step=int(source.step),
         )
 
-    def _failure(self, action: str, error: BaseException) -> BaseException:
+    def _error_for(self, action: str, error: BaseException) -> BaseException:
         return SourceError(
             f"{self.path}: cannot be {action} by chemfiles ({error}); {conversion_hint(self.path)}"
         )
@@ -245,12 +245,12 @@ def tng_frames(path: Path, options: Mapping[str, Any]) -> ForeignFrames:
     problems = []
     if is_installed["pytng"]:
         try:
-            return WholeFile(path, "TNG", options)
+            return MDAnalysisFrames(path, "TNG", options)
         except SourceError as error:
             problems.append(f"pytng: {error.__cause__ or error}")
     if is_installed["chemfiles"]:
         try:
-            return TNGByChemfiles(path)
+            return ChemfilesFrames(path)
         except SourceError as error:
             problems.append(f"chemfiles: {error.__cause__ or error}")
     else:

@@ -22,7 +22,7 @@ OUTPUTS = {
 
 @pytest.fixture(scope="module", params=OUTPUTS)
 def out(request, adk, tmp_path_factory):
-    path = tmp_path_factory.mktemp("preopened") / request.param
+    path = tmp_path_factory.mktemp("with_metadata") / request.param
     convert(adk["xtc"], path, **OUTPUTS[request.param])
     return path
 
@@ -31,7 +31,7 @@ def out(request, adk, tmp_path_factory):
 def test_reads_the_same_and_asks_for_little(out, atoms, monkeypatch):
     with mdio.open(out) as layout:
         expected = layout.read(0, 98, atoms=atoms)
-        pickled = pickle.dumps(layout.preopened())
+        pickled = pickle.dumps(layout.with_metadata())
     opened = []
 
     def watched(path, *args, **options):
@@ -56,7 +56,7 @@ def test_what_takes_its_place_is_told(adk, tmp_path):
         path = tmp_path / name
         convert(adk["xtc"], path, **options)
         with mdio.open(path) as layout:
-            pickled = pickle.dumps(layout.preopened())
+            pickled = pickle.dumps(layout.with_metadata())
         if (tmp_path / f"{name}.parts").is_dir():  # such files are not replaced with --force
             shutil.rmtree(tmp_path / f"{name}.parts")
             path.unlink()
@@ -71,7 +71,7 @@ def test_what_was_found_outlives_what_was_opened(adk, tmp_path, monkeypatch):
     mdio.convert(adk["xtc"], tmp_path / "a.zarr")
     with mdio.open(tmp_path / "a.zarr") as layout:
         _ = layout.info
-        other = layout.preopened()
+        other = layout.with_metadata()
     opened, real = [], os.open
     copy = pickle.loads(pickle.dumps(other))
     monkeypatch.setattr(
@@ -84,14 +84,14 @@ def test_times_and_boxes_travel_once(out):
     """However they were read: they are most of what ranks are sent."""
     with mdio.open(out) as layout:
         _ = layout.info
-        before = len(pickle.dumps(layout.preopened()))
+        before = len(pickle.dumps(layout.with_metadata()))
         layout.read(0, 98)
-        assert len(pickle.dumps(layout.preopened())) - before < 1.5 * 98 * (8 + 8 + 24)
+        assert len(pickle.dumps(layout.with_metadata())) - before < 1.5 * 98 * (8 + 8 + 24)
 
 
 def test_a_layout_that_is_open_stays_so(out):
     with mdio.open(out) as layout:
         layout.read(0, 5)
-        with layout.preopened() as other:
+        with layout.with_metadata() as other:
             assert np.array_equal(other.read(3, 9).positions, layout.read(3, 9).positions)
         assert layout.read(90, 98).n_frames == 8
