@@ -134,8 +134,8 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
         warn_of_lost_frames(info, stacklevel=1)  # so that the warning names this file
         self.n_atoms = info.n_atoms
         self.n_frames = info.n_frames
-        self._dt_ps = info.dt_ps
         self._requested_dt_ps: float | None = self._ts_kwargs.get("dt")
+        self._ts_kwargs.setdefault("dt", info.dt_ps)  # of copies, which do not know their reader
         self._sparse = info.sparse
         self._frame_data = self._layout.frame_data()
         self._frame = -1
@@ -169,9 +169,6 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
         options = {key: kwargs[key] for key in ("group",) if kwargs.get(key) is not None}
         with open_layout(filename, **options) as layout:
             return layout.info.n_atoms
-
-    def _get_dt(self) -> float:
-        return self._dt_ps
 
     def _reopen(self) -> None:
         self._frame = -1

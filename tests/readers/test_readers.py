@@ -224,6 +224,17 @@ def test_copy_and_pickle_keep_place_and_independence(pair):
         assert_array_equal(other.trajectory[12].positions, pair[1].trajectory[12].positions)
 
 
+def test_copies_know_the_time_between_frames():
+    """Of copies of frames, too, which do not know their reader."""
+    ours = mda.Universe(GRO, XTC, format="MDIO")
+    expected = mda.Universe(GRO, XTC).trajectory
+    assert ours.trajectory.ts.copy().dt == expected.ts.dt
+    in_memory = ours.copy()
+    in_memory.transfer_to_memory()
+    times = [ts.time for ts in expected]
+    assert [ts.time for ts in in_memory.trajectory] == pytest.approx(times)
+
+
 def _rmsd(universe):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
