@@ -346,12 +346,6 @@ class _AppendPlanner:
         self.by_program[indices_from_runs(source.get("by_program", []))] = True
         self.old_frames = indices_from_runs(self.manifest["frames"] if has_files else [])
         """Numbers, in the source, of the output's frames that no program wrote."""
-        strides = [step for *_, step in self.manifest["frames"]] or [1]
-        dt_ps = float(self.manifest["dt_ps"])
-        if old.info.n_frames == 1:  # then it is that of the source
-            dt_ps *= max(strides)
-        self.stride_ps = dt_ps if max(strides) > 1 else None
-        """Time between frames, where the output skips frames of its source."""
 
     def plan(self) -> Conversion:
         """Plan an output of the frames that are there and those of the files."""
@@ -544,8 +538,8 @@ class _AppendPlanner:
         if self.adds_by_number:
             selection = options.selection
             frames = range(info.n_frames)[selection.start : selection.stop : selection.step]
-        elif self.stride_ps:
-            dt_ps, first_ps = self.stride_ps, self.old.info.time_first_ps
+        elif dt_ps := self._stride_ps(info):
+            first_ps = self.old.info.time_first_ps
             steps = np.ceil((info.time_first_ps - first_ps) / dt_ps - 1e-3)
             begin_ps = first_ps + steps * dt_ps
             if begin_ps <= info.time_last_ps + 1e-3 * dt_ps:
@@ -556,6 +550,19 @@ class _AppendPlanner:
         view = ViewLayout(path, source=transformed_source, frames=frames, atoms=atoms)
         self.source_frames[view] = info, np.asarray(view.frames)
         return view
+
+    def _stride_ps(self, new: TrajectoryInfo) -> float | None:
+        """Return the time between frames, where the output skips frames of its source; else None.
+
+        `new`: of the file to add.
+        """
+        manifest, dt_ps = self.manifest, float(self.manifest["dt_ps"])
+        step = max((step for *_, step in manifest["frames"]), default=1)
+        asked_ps = manifest.get("recipe", {}).get("dt_ps")
+        if self.old.info.n_frames == 1:  # then it is that of the source, if this has more
+            dt_ps = step * (new.dt_ps if manifest["source"].get("n_frames") == 1 else dt_ps)
+            dt_ps = asked_ps or dt_ps
+        return dt_ps if step > 1 or asked_ps else None
 
     def _check_fit_reference(self, transform_options: Mapping[str, Any]) -> None:
         """Raise SourceError if the file that frames were fitted to has changed."""

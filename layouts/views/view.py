@@ -26,6 +26,7 @@ FrameNumbers = range | NDArray[np.int64]
 
 DENSE_STEP = 2
 """Up to this stride, reading all frames and dropping some is cheaper than reading single frames."""
+MAX_STEP = np.iinfo(np.int64).max
 TIME_ROUNDING_ULPS = 4
 """Error of a time in a file, in units in the last place of float32: the time is rounded, and so is
 the time step from which it was computed."""
@@ -48,8 +49,8 @@ def select_frames(
     Returns frame numbers in `source`, ascending.
     """
     info = source.info
-    if step is not None and step < 1:
-        raise PlanError(f"--step is {step}; give a whole number of 1 or more")
+    if step is not None and not 1 <= step <= MAX_STEP:
+        raise PlanError(f"--step is {step}; give a whole number from 1 to {MAX_STEP:,}")
     for name, time_ps in (("-b", begin_ps), ("-e", end_ps)):
         if time_ps is not None and math.isnan(time_ps):
             raise PlanError(f"{name} is not a number; give a time in ps")
@@ -206,6 +207,8 @@ class ViewLayout(Layout):
         if self.atoms is None and self.first == 0 and len(self.frames) == info.n_frames:
             return info
         n_atoms = info.n_atoms if self.atoms is None else len(self.atoms)
+        if not len(self.frames):
+            return info.replace(n_frames=0, n_atoms=n_atoms, groups={})
         frame_numbers = [int(self.frames[i]) for i in (0, min(1, len(self.frames) - 1), -1)]
         first, second, last = (self.source.read(f, f + 1, atoms=[]) for f in frame_numbers)
         dt_ps = float(second.time[0] - first.time[0]) if len(self.frames) > 1 else info.dt_ps

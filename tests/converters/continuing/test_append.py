@@ -166,6 +166,24 @@ def test_selection_groups_and_steps_are_those_of_the_output(tmp_path, whole):
         mdio.append(tmp_path / "few.xtc", out)
 
 
+@pytest.mark.parametrize(
+    "choice", [{"dt_ps": 4.0}, {"step": 2}, {"dt_ps": 6.0}], ids=["dt", "step", "dt 6"]
+)
+@pytest.mark.parametrize("cuts", [(1, 9), (2, 9), (3, 4)], ids=str)
+def test_frames_are_skipped_as_in_the_output_of_a_single_one(tmp_path, whole, choice, cuts):
+    """Parts may have none of the frames at all."""
+    parts = [
+        write(tmp_path / f"{n}.xtc", range(*span))
+        for n, span in enumerate(pairwise((0, *cuts, 20)))
+    ]
+    out, once = tmp_path / "out.zarr", tmp_path / "once.zarr"
+    mdio.convert(parts[0], out, **as_options(choice))
+    for part in parts[1:]:
+        mdio.append(part, out)
+    mdio.convert(whole, once, stop=20, **as_options(choice))
+    assert_same(out, once)
+
+
 def test_the_continuation_wins_unless_asked(tmp_path):
     first = write(tmp_path / "1.xtc", range(20))
     other = write(tmp_path / "2.xtc", range(15, 30), mark=5)
