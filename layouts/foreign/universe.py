@@ -41,6 +41,8 @@ _USES_POSITIONS = re.compile(
     r"|\bprop\s+(?:abs\s+)?(?:[-+.\deE]+\s*[<>=!]+\s*)?[xyz](?![\w])"
 )
 """What makes a selection depend on positions."""
+_WRONG_SELECTION = (ValueError, AttributeError, TypeError, LookupError, ImportError, RecursionError)
+"""Raised by MDAnalysis, besides its own error, where a selection ends too early or needs RDKit."""
 _UNKNOWN = re.compile(r"Unknown selection token: '(.+)'")
 
 
@@ -72,11 +74,12 @@ def select_by_mdanalysis(
                     f"{frames.filename or 'the Universe'} choose the atoms, for all frames; it is "
                     "not evaluated anew as they move"
                 )
-    except (SelectionError, AttributeError, ValueError) as error:
+    except (SelectionError, *_WRONG_SELECTION) as error:
         unknown = _UNKNOWN.search(str(error))
         words = {*_SELECTIONDICT, *_OPERATIONS}
         hint, reason = "", str(error)
-        if "token: 'None'" in reason:  # the token behind the last one
+        # The token behind the last one is None.
+        if isinstance(error, LookupError) or "token: 'None'" in reason or "NoneType" in reason:
             reason = "it ends where more is expected"
         elif unknown:
             hint = did_you_mean(unknown[1], words)

@@ -6,8 +6,7 @@ import argparse
 import sys
 from typing import Any
 
-from mdio.cli.common import add, add_output_options, parse_nbytes, print_json
-from mdio.cli.convert import parse_seconds
+from mdio.cli.common import add, add_output_options, parse_nbytes, parse_seconds, print_json
 from mdio.core.cache import Cache, cached_trajectories, evict_units, verify_units
 from mdio.core.files.store import COPY_ADVICE, require_disk
 from mdio.core.signals import stop_event_on_signals

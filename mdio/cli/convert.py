@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import shlex
 import sys
 import warnings
@@ -21,6 +20,7 @@ from mdio.cli.common import (
     add_resume,
     add_source,
     arguments_for,
+    parse_seconds,
     positive,
     print_json,
     print_notes,
@@ -47,16 +47,6 @@ from mdio.layouts.plan import COMPRESSION_NOTE
 from mdio.layouts.registry import layout_name_for_output, output_suffixes
 from mdio.layouts.views.opening import check_unlabelled, paths_by_label
 from mdio.parallel.executors import Executor
-
-UNITS_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
-
-
-def parse_seconds(text: str) -> float:
-    """Return the seconds that ``30s``, ``10m`` or ``2h`` mean."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text.strip())
-    if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a time; write it as 30s, 10m or 2h")
-    return float(match[1]) * UNITS_S[match[2]]
 
 
 def add_follow(parser: argparse.ArgumentParser) -> None:

@@ -31,7 +31,7 @@ from threading import Timer
 from typing import Any, NoReturn, cast
 
 from mdio._version import __version__
-from mdio.cli.common import add
+from mdio.cli.common import add, parse_seconds
 from mdio.cli.workers import (
     chosen_executor,
     executor_name,
@@ -333,9 +333,9 @@ def _parser(command: str | None, *, only: bool = False, show_all: bool = False) 
             module.setup(command_parser)
             add(command_parser, "--debug", "show the traceback of an error")
             text = "report a read or write that takes longer, s (default: %(default)g; 0: never)"
-            add(command_parser, "--stall-timeout S", text, float, default=STALL_TIMEOUT_S)
+            add(command_parser, "--stall-timeout S", text, parse_seconds, default=STALL_TIMEOUT_S)
             text = "end the program when one takes longer, s"
-            add(command_parser, "--stall-abort S", text, float)
+            add(command_parser, "--stall-abort S", text, parse_seconds)
             command_parser.hide_options(getattr(module, "COMMON", ()), show_all=show_all)
     return parser
 
@@ -354,12 +354,12 @@ def _command_parser(parser: FriendlyParser, name: str) -> FriendlyParser:
 def _stall_watch(args: argparse.Namespace) -> Iterator[None]:
     """Watch for storage that does not answer while a command runs."""
     timeout_s, abort_s = args.stall_timeout, args.stall_abort
-    if timeout_s <= 0 and abort_s is None:
+    if not (timeout_s or abort_s):
         yield
         return
     from mdio.core.stalls import StallWatch
 
-    watch = StallWatch(timeout_s if timeout_s > 0 else abort_s, abort_s)
+    watch = StallWatch(timeout_s or abort_s, abort_s or None)
     try:
         yield
     finally:
