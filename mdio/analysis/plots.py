@@ -207,6 +207,8 @@ def draw(result: Any, ax: Axes) -> None:
             "V": "return rows of numbers, or one number in each field",
         }.get(rows.dtype.kind, "return rows of numbers")
         raise PlanError(f"values of type {rows.dtype} cannot be drawn: {advice}")
+    if rows.dtype.kind == "b":
+        rows = rows.astype(np.uint8)
     if not rows.size:
         ax.text(0.5, 0.5, "no values", transform=ax.transAxes, ha="center")
         return
@@ -308,6 +310,8 @@ def _draw_power(
     lags: NDArray[Any], rows: NDArray[Any], label: NDArray[Any] | None, ax: Axes
 ) -> None:
     """Draw displacements in log-log, and the power of the lag that they follow."""
+    if not (rows > 0).any():  # NaN
+        return
     ax.set_xscale("log", nonpositive="mask")  # the lag 0 is left out, not drawn at the edge
     ax.set_yscale("log", nonpositive="mask")
     if label is not None:

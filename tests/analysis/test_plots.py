@@ -12,7 +12,7 @@ from MDAnalysisTests.datafiles import DCD, PSF
 import mdio
 from mdio.analysis.plots import draw
 from mdio.analysis.reducers import Histogram, Mean
-from mdio.analysis.report import figure
+from mdio.analysis.report import figure, save_plot
 from mdio.cli.main import main
 
 CA = "protein and name CA"
@@ -190,6 +190,24 @@ def test_displacements_follow_a_power(tmp_path):
     assert np.isfinite(drawn_at).all(axis=1).tolist() == [False] + [True] * 399  # the lag 0
     (note,) = axes.texts
     assert 0.9 < float(note.get_text().split("{")[1].split("}")[0]) < 1.1
+
+
+def test_displacements_that_are_no_numbers_are_drawn_as_nothing(tmp_path):
+    result = mdio.analyze(DCD, kernel="msd", stop=5)
+    result.values[:] = np.nan  # as where a frame lacks positions
+    save_plot(result, tmp_path / "a.png", "msd")
+    assert (tmp_path / "a.png").stat().st_size > 0
+
+
+def test_many_columns_of_true_and_false_are_drawn_as_numbers():
+    class Near(mdio.Kernel):
+        def prepare(self, system):
+            return mdio.Prepared(
+                lambda block: block.positions[:, :40, 0] > 0, atoms=range(40), quantity="near"
+            )
+
+    axes = drawn(mdio.analyze(DCD, kernel=Near(), stop=3))
+    assert axes.get_ylabel() == "near"
 
 
 def test_lines_of_an_ensemble_have_names_of_their_own(tmp_path):
