@@ -283,9 +283,8 @@ def _mean_by_family(
 
 def _fill_missing(measured: Mapping[str, float], base: Mapping[str, float]) -> dict[str, float]:
     """Return times of all families: those that were not measured are scaled from `base`."""
-    if not measured:
-        return dict(base)
-    scale = geometric_mean(measured[name] / base[name] for name in measured)
+    ratios = [seconds / base[name] for name, seconds in measured.items() if base[name] > 0]
+    scale = geometric_mean(ratios) if ratios else 1.0
     return {name: measured.get(name, base[name] * scale) for name in base}
 
 

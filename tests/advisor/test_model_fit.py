@@ -132,6 +132,16 @@ def test_a_point_moves_what_it_tells_of():
         assert abs(math.log(other[1] / other[0])) < 0.5 * abs(math.log(times))
 
 
+def test_a_prior_in_which_opening_took_no_time():
+    """It is of a table whose parts are the whole, and that has no times of opening."""
+    row = TimingRow("hdf5", "gather", 1, 1, 70.0, 20.0, 50.0)
+    prior = fit_profile([row], name="x", source="")
+    assert prior.task.t_open_s["hdf5"] == 0
+    task = measured_task([replace(row, t_total_max_s=71.0, t_open_mean_s=1.0)], prior)
+    assert task.t_open_s["hdf5"] == 1.0
+    assert task.t_open_s["xtc"] == prior.task.t_open_s["xtc"]
+
+
 def test_one_rank_of_one_layout_sets_the_scale_of_all():
     row = TimingRow("hdf5", "gather", 1, 1, 70.0, 20.0, 48.0)
     task = measured_task([row], COMET)
