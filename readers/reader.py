@@ -326,6 +326,8 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
 
     def Writer(self, filename: str, n_atoms: int | None = None, **kwargs: Any) -> Any:  # noqa: N802
         """Return MDAnalysis' writer for the suffix of `filename`."""
+        if str(filename).lower().endswith(".dcd"):  # that writer ignores the times of frames
+            kwargs.setdefault("dt", self.dt)
         return mda_writer(filename, n_atoms=n_atoms or self.n_atoms, **kwargs)
 
     def close(self) -> None:
@@ -447,6 +449,8 @@ class TrajectoryWriter(WriterBase):  # type: ignore[misc]
         from mdio.converters.writer import Writer
 
         self.filename, self.n_atoms = filename, n_atoms
+        for name in ("start", "dt"):  # of `OtherWriter` of MDAnalysis' readers: frames have both
+            options.pop(name, None)
         self._writer: Writer = Writer(filename, n_atoms, **options)
 
     def _write_next_frame(self, atoms: Any) -> None:

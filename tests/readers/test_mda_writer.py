@@ -73,6 +73,21 @@ def test_as_other_trajectories_are_written(adk_universe, tmp_path, name):
     assert ours.atoms.names.tolist() == u.atoms.names.tolist()
 
 
+@pytest.mark.parametrize(
+    ("method", "format_name"), [("OtherWriter", None), ("OtherWriter", "MDIO"), ("Writer", "MDIO")]
+)
+@pytest.mark.parametrize("name", ["a.zarr", "a.xtc", "a.dcd"])
+def test_writers_that_readers_give_keep_the_time_between_frames(
+    adk, tmp_path, name, method, format_name
+):
+    u = mda.Universe(str(adk["psf"]), str(adk["xtc"]), format=format_name)
+    with getattr(u.trajectory, method)(str(tmp_path / name)) as writer:
+        for _ in u.trajectory[:3]:
+            writer.write(u.atoms)
+    info = mdio.open(tmp_path / name).info
+    assert (info.n_frames, info.dt_ps) == (3, pytest.approx(u.trajectory.dt))
+
+
 @pytest.mark.parametrize("name", ["a.zarr", "a.segments"])
 def test_a_selection_with_all_its_frames(adk_universe, tmp_path, name):
     ca, out = adk_universe.select_atoms("name CA"), str(tmp_path / name)
