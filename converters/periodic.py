@@ -551,12 +551,13 @@ class TransformedLayout(Layout):
         """Return the source's frames; raises PlanError if one lacks a cell that is needed."""
         block = self.source.read(start, stop, atoms=transform.read_atoms, out=out)
         no_box = ~(vectors_from_boxes(block.box)[:, 2, 2] > 0)
+        no_box |= ~np.isfinite(block.box).all(axis=1)
         if self.needs_box and no_box.any():
             frame = int(no_box.argmax())
             lengths = block.box[frame, :3]
             problem = "has no unit cell, and --pbc and --center need one in every frame"
-            if lengths.any():
-                names = " and ".join("xyz"[axis] for axis in np.flatnonzero(lengths == 0))
+            names = " and ".join("xyz"[axis] for axis in np.flatnonzero(lengths == 0))
+            if names and lengths.any():
                 problem = (
                     f"is not periodic along {names}, and --pbc and --center need all three axes"
                 )

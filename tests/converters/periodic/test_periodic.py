@@ -288,6 +288,19 @@ def test_what_is_missing_is_named(wandering, tmp_path):
     assert not out.exists()
 
 
+@pytest.mark.parametrize("length", [np.inf, np.nan, -9.0])
+def test_cells_that_are_none(tmp_path, length):
+    """As other programs may write them; an infinite one would make positions NaN."""
+    path = tmp_path / "a.ncdf"
+    u = mda.Universe.empty(3, trajectory=True)
+    with mda.Writer(str(path), 3) as writer:
+        for x in (9, length):
+            u.dimensions = [x, 9, 9, 90, 90, 90]
+            writer.write(u.atoms)
+    with pytest.raises(PlanError, match="frame 1 has no unit cell"):
+        mdio.convert(path, tmp_path / "a.zarr", selection=mdio.Selection(pbc="atom"))
+
+
 def test_a_continuation_cannot_be_followed(wandering, tmp_path):
     out = tmp_path / "a.zarr"
     mdio.convert(wandering[0], out, selection=mdio.Selection(pbc="nojump"), stop=30)
