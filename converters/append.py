@@ -538,14 +538,23 @@ class _AppendPlanner:
         if self.adds_by_number:
             selection = options.selection
             frames = range(info.n_frames)[selection.start : selection.stop : selection.step]
-        elif dt_ps := self._stride_ps(info):
-            first_ps = self.old.info.time_first_ps
-            steps = np.ceil((info.time_first_ps - first_ps) / dt_ps - 1e-3)
-            begin_ps = first_ps + steps * dt_ps
-            if begin_ps <= info.time_last_ps + 1e-3 * dt_ps:
-                frames = select_frames(source, begin_ps=begin_ps, dt_ps=dt_ps)
-            else:
+        else:
+            dt_ps, first_ps = self._stride_ps(info), self.old.info.time_first_ps
+            begin_ps = info.time_first_ps
+            if dt_ps is not None:
+                begin_ps = first_ps + np.ceil((begin_ps - first_ps) / dt_ps - 1e-3) * dt_ps
+            recipe = manifest.get("recipe", {})
+            begin_is_chosen = recipe.get("start") or "begin_ps" in recipe
+            if begin_is_chosen and begin_ps < first_ps and source.stored_times.has_times:
+                begin_ps = first_ps
+                self.notes.append(
+                    f"{path}: frames before {number_text(first_ps)} ps stay left out, since "
+                    f"--start or -b chose where {self.old.path} begins"
+                )
+            if begin_ps > info.time_last_ps + 1e-3 * (dt_ps or info.dt_ps):
                 frames = range(0)
+            elif dt_ps is not None or begin_ps > info.time_first_ps:
+                frames = select_frames(source, begin_ps=begin_ps, dt_ps=dt_ps)
         self.transformed[path] = transformed_source, info.n_frames
         view = ViewLayout(path, source=transformed_source, frames=frames, atoms=atoms)
         self.source_frames[view] = info, np.asarray(view.frames)
@@ -645,11 +654,29 @@ class _AppendPlanner:
                 return self._origin_in_one_file(path, member, self.source_frames[member][1][frames])
         if timeline.unit == "frames":
             return self._origin_in_all_files(chain, sources)
-        # Frames of several files are found by times, or steps, not by numbers.
-        source = self._with_files(chain, sources) | {"n_frames": chain.info.n_frames}
-        source["joined"] = {"overlap": self.options.sources.overlap, "matched": timeline.unit}
+        # Frames of several files are found by times, or steps, not by numbers: these only say how
+        # many were left out.
         step = max((step for *_, step in self.manifest["frames"]), default=1)
-        return source, [[0, chain.info.n_frames * step, step]]
+        (first, start, _), (last, _, stop) = chain.joined_layouts[0], chain.joined_layouts[-1]
+        begin, _ = self._place_in_file(first, start)
+        _, n_behind = self._place_in_file(last, stop - 1)
+        n_source = begin + (chain.info.n_frames - 1) * step + 1 + n_behind
+        source = self._with_files(chain, sources) | {"n_frames": n_source}
+        source["joined"] = {"overlap": self.options.sources.overlap, "matched": timeline.unit}
+        return source, [[begin, begin + chain.info.n_frames * step, step]]
+
+    def _place_in_file(self, layout: Layout, frame: int) -> tuple[int, int]:
+        """Return how many frames its file has before a frame of a source or the output, and after.
+
+        Both are 0 for frames that a program wrote, or among which there are some.
+        """
+        if layout in self.source_frames:
+            info, numbers = self.source_frames[layout]
+            return int(numbers[frame]), info.n_frames - 1 - int(numbers[frame])
+        if self.by_program.any():
+            return 0, 0
+        number = int(self.old_frames[frame])
+        return number, self.manifest["source"]["n_frames"] - 1 - number
 
     def _origin_in_one_file(self, path: Path, member: Layout, frames: Numbers) -> Origin:
         """Return `_origin` for an output whose frames are all from one file."""

@@ -177,7 +177,8 @@ def find_missing_frames(layout: Layout, source: Layout) -> Iterator[str]:
         else:
             missing = np.setdiff1d(frames, match_frames(keys, file_keys, unit)[1])
             if is_chosen:
-                missing = missing[file_keys[missing] > keys.max(initial=-np.inf)]
+                skipped = 0.999 * (keys[-1] - keys[-2]) if interval > 1 and len(keys) > 1 else 0.0
+                missing = missing[file_keys[missing] > keys.max(initial=-np.inf) + skipped]
         if len(missing):
             times = frame_keys.time[missing]
             yield (

@@ -144,7 +144,7 @@ class Nodes:
     def _read(self, name: str, units: Any, disks: tuple[Disk, Disk] | None = None) -> float:
         """Read units on a node, from disks that are no faster than they may be; return seconds."""
         os.environ["MDIO_NODE"] = name
-        from_file, checked = OpenFile._read_uncached, CachedUnit._verified
+        from_file, checked = OpenFile._read_uncached, CachedUnit._read
 
         def throttled(file: Any, buffers: Any, offset: int) -> int:
             begun = time.perf_counter()
@@ -161,12 +161,12 @@ class Nodes:
         with mdio.open(self.path, cache=self.cache) as layout:
             _ = layout.info
             if disks is not None:
-                OpenFile._read_uncached, CachedUnit._verified = throttled, waiting  # type: ignore[method-assign,assignment]
+                OpenFile._read_uncached, CachedUnit._read = throttled, waiting  # type: ignore[method-assign,assignment]
             begun = time.perf_counter()
             for unit in units:
                 layout.read(int(self.edges[unit]), int(self.edges[unit + 1]))
             seconds = time.perf_counter() - begun
-            OpenFile._read_uncached, CachedUnit._verified = from_file, checked  # type: ignore[method-assign]
+            OpenFile._read_uncached, CachedUnit._read = from_file, checked  # type: ignore[method-assign]
         return seconds
 
     def read_all(self, n_off: int) -> tuple[float, int]:

@@ -117,7 +117,7 @@ void round_trip(const std::uint8_t* data, std::size_t nbytes) {
     } catch (const std::invalid_argument&) {
         require(false);
     }
-    if (n_atoms <= MAX_UNCOMPRESSED_ATOMS) return;
+    if (n_atoms <= UNCOMPRESSED_ATOMS) return;
     for (std::size_t i = 0; i < 3 * n; ++i) {
         const double x = 10 * double(nm[i]);
         require(std::fabs(out[i] - x) <= 5 / double(precision) + 5e-7 * std::fabs(x));

@@ -492,3 +492,42 @@ def test_an_output_that_was_replaced_is_not_called_old(adk, tmp_path):
         assert "to which this version cannot add" in str(found.mismatch_error())
         mdio.convert(adk["xtc"], out, stop=30, force=True)
         assert "was replaced" in str(found.mismatch_error())
+
+
+@pytest.mark.parametrize(
+    ("chosen", "n_stored", "n_left_out"),
+    [
+        ({"step": 3}, 14, 26),
+        ({"step": 4}, 10, 30),
+        ({"begin_ps": 10.0}, 35, 5),
+        ({"start": 5, "step": 3}, 12, 28),
+        ({"begin_ps": 10.0, "dt_ps": 4.0}, 18, 22),
+    ],
+)
+def test_what_was_left_out_stays_left_out(tmp_path, chosen, n_stored, n_left_out):
+    """By choice of the frames to begin with and of every nth; `verify` knows, too."""
+    run = write(tmp_path / "run.xtc", range(N_FRAMES))
+    parts = [
+        write(tmp_path / f"{k}.xtc", frames) for k, frames in enumerate([range(20), range(16, 40)])
+    ]
+    out = tmp_path / "a.zarr"
+    mdio.convert(parts[0], out, **as_options(chosen))
+    mdio.append(parts, out)
+    for source in (parts, run):
+        found = mdio.verify(out, source)
+        assert found.ok, found.bad
+        assert (found.frames_compared, found.frames_left_out) == (n_stored, n_left_out)
+    assert mdio.append(run, out).n_frames == n_stored
+    later = write(tmp_path / "later.xtc", range(N_FRAMES + 8))
+    assert "lacks; add them (mdio append" in mdio.verify(out, later).bad[0]
+    mdio.append(later, out)
+    assert mdio.verify(out, later).ok
+
+
+def test_frames_before_the_first_are_told(tmp_path):
+    run = write(tmp_path / "run.xtc", range(N_FRAMES))
+    for options, n_frames in (({"start": 10}, 30), ({"stop": 10}, 40)):
+        mdio.convert(run, tmp_path / "a.zarr", **options, force=True)
+        found = mdio.append(run, tmp_path / "a.zarr")
+        notes = [note for note in found.plan.notes if "stay left out" in note]
+        assert (found.n_frames, len(notes)) == (n_frames, "start" in options)
