@@ -189,7 +189,10 @@ class ChainLayout(Layout):
         if parts[0][2] - start == 1 and len(infos) > 1:
             dt_ps = self._time_ps(1, parts[1][1]) - time_first_ps
         distinct_infos = list({id(info): info for info in infos}.values())
-        same_encoding = len({(info.compression, info.precision) for info in infos}) == 1
+        has_xtc_integers = all(info.xtc_integers for info in infos)
+        same_precision = len({info.precision for info in infos}) == 1
+        same_encoding = same_precision and len({info.compression for info in infos}) == 1
+        same_integers = same_encoding or (same_precision and has_xtc_integers)
         steps = first.field_precisions
         return TrajectoryInfo(
             layout=self.name,
@@ -204,10 +207,10 @@ class ChainLayout(Layout):
             has_box=first.has_box,
             sparse=sparse_fields(infos),
             compression=first.compression if same_encoding else None,
-            precision=first.precision if same_encoding else None,
+            precision=first.precision if same_integers else None,
             rounding=Rounding(
                 steps if all(info.field_precisions == steps for info in infos) else {},
-                all(info.xtc_integers for info in infos),
+                has_xtc_integers,
             ),
             nbytes=sum(info.nbytes for info in distinct_infos),
             flaws=Flaws(

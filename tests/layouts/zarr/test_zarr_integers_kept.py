@@ -123,6 +123,20 @@ def test_joined_files_of_one_precision(frames_nm, tmp_path):
     assert_array_equal(through_zarr(out), np.concatenate([angstrom(path) for path in sources]))
 
 
+@pytest.mark.parametrize("name", ["b.zarr", "b.h5md"])
+def test_an_xtc_joined_with_what_was_made_of_one(frames_nm, tmp_path, name):
+    sources = [
+        write(tmp_path / "a.xtc", frames_nm[:17]),
+        write(tmp_path / "b.xtc", frames_nm[17:], first=17),
+    ]
+    storage = mdio.Storage(chunk_frames=8)
+    mdio.convert(sources[1], tmp_path / name, compression="rigid", storage=storage)
+    out = tmp_path / "a.zarr"
+    plan = mdio.convert([sources[0], tmp_path / name], out, storage=storage).plan
+    assert (plan.precision, plan.precision_source) == (0.01, "xtc")
+    assert_array_equal(through_zarr(out), np.concatenate([angstrom(path) for path in sources]))
+
+
 @pytest.mark.parametrize("precision", [None, "auto"])
 def test_joined_files_that_differ_in_precision(frames_nm, tmp_path, precision):
     sources = [
