@@ -7,6 +7,7 @@ coordinates. The plan lists which frames the output gets from which source; noth
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import cache
 from itertools import islice, pairwise, zip_longest
@@ -539,7 +540,7 @@ class _AppendPlanner:
             selection = options.selection
             frames = range(info.n_frames)[selection.start : selection.stop : selection.step]
         else:
-            dt_ps, first_ps = self._stride_ps(info), self.old.info.time_first_ps
+            dt_ps, first_ps = self._interval_ps(info), self.old.info.time_first_ps
             begin_ps = info.time_first_ps
             if dt_ps is not None:
                 begin_ps = first_ps + np.ceil((begin_ps - first_ps) / dt_ps - 1e-3) * dt_ps
@@ -551,27 +552,40 @@ class _AppendPlanner:
                     f"{path}: frames before {number_text(first_ps)} ps stay left out, since "
                     f"--start or -b chose where {self.old.path} begins"
                 )
-            if begin_ps > info.time_last_ps + 1e-3 * (dt_ps or info.dt_ps):
-                frames = range(0)
-            elif dt_ps is not None or begin_ps > info.time_first_ps:
-                frames = select_frames(source, begin_ps=begin_ps, dt_ps=dt_ps)
+            if dt_ps is not None or begin_ps > info.time_first_ps:
+                origin_ps = first_ps if dt_ps == recipe.get("dt_ps") else None
+                with suppress(PlanError):  # no frame
+                    frames = range(0)
+                    frames = select_frames(
+                        source, begin_ps=begin_ps, dt_ps=dt_ps, origin_ps=origin_ps
+                    )
         self.transformed[path] = transformed_source, info.n_frames
         view = ViewLayout(path, source=transformed_source, frames=frames, atoms=atoms)
         self.source_frames[view] = info, np.asarray(view.frames)
         return view
 
-    def _stride_ps(self, new: TrajectoryInfo) -> float | None:
+    def _interval_ps(self, new: TrajectoryInfo) -> float | None:
         """Return the time between frames, where the output skips frames of its source; else None.
 
         `new`: of the file to add.
         """
-        manifest, dt_ps = self.manifest, float(self.manifest["dt_ps"])
-        step = max((step for *_, step in manifest["frames"]), default=1)
-        asked_ps = manifest.get("recipe", {}).get("dt_ps")
-        if self.old.info.n_frames == 1:  # then it is that of the source, if this has more
-            dt_ps = step * (new.dt_ps if manifest["source"].get("n_frames") == 1 else dt_ps)
-            dt_ps = asked_ps or dt_ps
-        return dt_ps if step > 1 or asked_ps else None
+        manifest, step = self.manifest, self._step
+        requested_ps: float | None = manifest.get("recipe", {}).get("dt_ps")
+        if step == 1 or (requested_ps and "step" not in manifest["recipe"]):
+            return requested_ps
+        intervals = np.diff(read_times(self.old))
+        intervals = intervals[intervals > 0]
+        if intervals.size:  # longer ones are gaps
+            return float(intervals[intervals < 1.1 * intervals.min()].mean())
+        # Of a single frame, the interval is that of the source, if this has more.
+        is_single = manifest["source"].get("n_frames") == 1
+        return requested_ps or step * (new.dt_ps if is_single else float(manifest["dt_ps"]))
+
+    @property
+    def _step(self) -> int:
+        """Of how many frames of its source the output has one."""
+        requested = self.manifest.get("recipe", {}).get("step") or 1
+        return max(requested, *(step for *_, step in self.manifest["frames"]))
 
     def _check_fit_reference(self, transform_options: Mapping[str, Any]) -> None:
         """Raise SourceError if the file that frames were fitted to has changed."""
@@ -656,7 +670,7 @@ class _AppendPlanner:
             return self._origin_in_all_files(chain, sources)
         # Frames of several files are found by times, or steps, not by numbers: these only say how
         # many were left out.
-        step = max((step for *_, step in self.manifest["frames"]), default=1)
+        step = self._step
         (first, start, _), (last, _, stop) = chain.joined_layouts[0], chain.joined_layouts[-1]
         begin, _ = self._place_in_file(first, start)
         _, n_behind = self._place_in_file(last, stop - 1)

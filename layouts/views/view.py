@@ -40,12 +40,14 @@ def select_frames(
     begin_ps: float | None = None,
     end_ps: float | None = None,
     dt_ps: float | None = None,
+    origin_ps: float | None = None,
 ) -> FrameNumbers:
     """Choose frames of `source` by number, and of these by time; raises PlanError.
 
     `start`, `stop`, `step`: as a Python slice, with a positive step. `begin_ps`, `end_ps`: times,
     both included (as ``-b`` and ``-e`` of GROMACS); the first frame between them is the first of
-    `step`. `dt_ps`: of these, only frames at a multiple of this time after the first one kept.
+    `step`. `dt_ps`: of these, only frames at a multiple of this time after the first one kept, or
+    after `origin_ps`.
     Returns frame numbers in `source`, ascending.
     """
     info = source.info
@@ -70,7 +72,7 @@ def select_frames(
             keep &= time <= end_ps + tolerance_ps
         frames, time = frames[keep][::step], time[keep][::step]
         if dt_ps is not None and len(frames):
-            ratio = (time - time[0]) / dt_ps
+            ratio = (time - (time[0] if origin_ps is None else origin_ps)) / dt_ps
             frames = frames[np.abs(ratio - np.rint(ratio)) * dt_ps <= tolerance_ps]
     if len(frames) > 1 and not isinstance(frames, range) and len(set(np.diff(frames))) == 1:
         frames = range(int(frames[0]), int(frames[-1]) + 1, int(frames[1] - frames[0]))

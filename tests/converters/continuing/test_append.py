@@ -531,3 +531,22 @@ def test_frames_before_the_first_are_told(tmp_path):
         found = mdio.append(run, tmp_path / "a.zarr")
         notes = [note for note in found.plan.notes if "stay left out" in note]
         assert (found.n_frames, len(notes)) == (n_frames, "start" in options)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "n_first", "expected_ps"),
+    [
+        ({"step": 3, "begin_ps": 4.0}, 4, [4, 10, 16, 22, 28]),
+        ({"dt_ps": 6.0}, 3, [0, 18, 24, 30]),
+        ({"dt_ps": 3.0}, 3, [0, 18, 24, 30]),
+    ],
+)
+def test_the_distance_of_frames_where_few_are_kept(tmp_path, chosen, n_first, expected_ps):
+    """One frame has none, and that of the first two may be a gap."""
+    out = tmp_path / "a.zarr"
+    mdio.convert(write(tmp_path / "0.xtc", range(n_first)), out, **as_options(chosen))
+    ends = [(n_first, 12), (12, 16)] if "begin_ps" in chosen else [(8, 11), (11, 17)]
+    for k, end in enumerate(ends):
+        mdio.append(write(tmp_path / f"{k + 1}.xtc", range(*end)), out)
+    with mdio.open(out) as layout:
+        assert layout.read(0, layout.info.n_frames).time.tolist() == expected_ps
