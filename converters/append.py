@@ -584,8 +584,8 @@ class _AppendPlanner:
     @property
     def _step(self) -> int:
         """Of how many frames of its source the output has one."""
-        requested = self.manifest.get("recipe", {}).get("step") or 1
-        return max(requested, *(step for *_, step in self.manifest["frames"]))
+        steps: list[int] = [step for *_, step in self.manifest["frames"]]
+        return max(self.manifest.get("recipe", {}).get("step") or 1, *steps)
 
     def _check_fit_reference(self, transform_options: Mapping[str, Any]) -> None:
         """Raise SourceError if the file that frames were fitted to has changed."""

@@ -258,13 +258,13 @@ def _convert_each(
     """
     results: dict[str, ConvertResult] = {}
     uses_mpi, n_members = executor.ranks is not None, len(members)
-    one_worker_a_member = uses_mpi and n_members >= REPLICAS_PER_WORKER * executor.n_workers
-    one_worker_a_member = one_worker_a_member or has_enough_replicas(
+    one_worker_per_member = uses_mpi and n_members >= REPLICAS_PER_WORKER * executor.n_workers
+    one_worker_per_member = one_worker_per_member or has_enough_replicas(
         executor, n_members, [options.get("top")]
     )
-    one_worker_a_member = one_worker_a_member and options.get("mpio") is None
-    n_shared = n_members if not one_worker_a_member else 0 if uses_mpi else 1
-    first_executor = Serial() if one_worker_a_member else executor
+    one_worker_per_member = one_worker_per_member and options.get("mpio") is None
+    n_shared = n_members if not one_worker_per_member else 0 if uses_mpi else 1
+    first_executor = Serial() if one_worker_per_member else executor
     for label, paths, out in members[:n_shared]:
         result = convert(paths, out, executor=first_executor, progress=progress, **options)
         results[label] = result

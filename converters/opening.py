@@ -197,7 +197,8 @@ def topology_for(
     layout: Layout, source: Layout, top: str | PathLike[str] | None
 ) -> str | PathLike[str] | Topology | None:
     """Return `top`, or the topology in `layout` if that has all atoms of a source without one."""
-    has_all_atoms = (layout.manifest or {}).get("atoms", ()) is None
+    runs = (layout.manifest or {}).get("atoms", ())
+    has_all_atoms = runs is None or list(map(list, runs)) == [[0, source.info.n_atoms, 1]]
     if top is None and has_all_atoms and source.topology() is None:
         with suppress(CorruptLayoutError):
             return layout.topology()

@@ -325,7 +325,10 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
         return array[frames.start : stops : frames.step].transpose(["fac".index(a) for a in order])
 
     def Writer(self, filename: str, n_atoms: int | None = None, **kwargs: Any) -> Any:  # noqa: N802
-        """Return MDAnalysis' writer for the suffix of `filename`."""
+        """Return MDAnalysis' writer for the suffix of `filename`.
+
+        A DCD gets this reader's time between frames, unless ``dt`` says another.
+        """
         if str(filename).lower().endswith(".dcd"):  # that writer ignores the times of frames
             kwargs.setdefault("dt", self.dt)
         return mda_writer(filename, n_atoms=n_atoms or self.n_atoms, **kwargs)

@@ -1,1 +1,1 @@
-"""Ways of making an output: decoded frames, copied bytes, parts, parallel HDF5."""
+"""Ways of making an output: decoded frames, copied bytes, references, parallel HDF5, structures."""

@@ -111,7 +111,7 @@ class ChunkedArray(ABC):
     """Whether `_decode` is faster for few atoms."""
     decodes_frames = False
     """Whether `_decode` is faster for few frames."""
-    checksums_are_decoded = False
+    checksums_of_decoded = False
     """Whether the checksum of a compressed chunk is that of its decoded numbers."""
 
     def __init__(
@@ -201,7 +201,7 @@ class ChunkedArray(ABC):
     def chunk_error(self, i: int, j: int, file: OpenFile, problem: str) -> CorruptLayoutError:
         """Return the error for a chunk, which names file, array and frames."""
 
-    # Arrays that do not verify, or whose chunks are uncompressed, need not define the next three.
+    # Arrays that do not verify need not define the next two, uncompressed ones not the third.
 
     def _compare(self, i: int, j: int, file: OpenFile, crc: int, trailer: Bytes) -> None:
         """Compare the crc32c of a chunk with the stored one; raises CorruptLayoutError."""
@@ -432,7 +432,7 @@ class ChunkedArray(ABC):
         file, offset, nbytes = self.locate(i, j)
         encoded = _scratch.buffer("encoded", nbytes + self.trailer_nbytes)
         self._fill(i, j, file, offset, encoded)
-        if verify and (self.uncompressed or not self.checksums_are_decoded):
+        if verify and (self.uncompressed or not self.checksums_of_decoded):
             self._compare(i, j, file, crc32c(encoded[:nbytes]), encoded[nbytes:])
         return file, encoded[:nbytes]
 
@@ -446,7 +446,7 @@ class ChunkedArray(ABC):
             self._decode(data, out, *part)
         except ValueError as error:
             raise self.chunk_error(i, j, file, f"a chunk cannot be decoded: {error}") from error
-        if verify and self.checksums_are_decoded:
+        if verify and self.checksums_of_decoded:
             self._compare(i, j, file, crc32c(out), data[:0])
 
     def _load(self, i: int, j: int, *, verify: bool) -> FloatArray:

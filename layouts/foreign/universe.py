@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.errors import MdioError, PlanError
+from mdio.core.errors import MdioError, PlanError, one_line
 from mdio.core.topology import (
     ATOMS,
     BONDS,
@@ -77,9 +77,10 @@ def select_by_mdanalysis(
     except (SelectionError, *_WRONG_SELECTION) as error:
         unknown = _UNKNOWN.search(str(error))
         words = {*_SELECTIONDICT, *_OPERATIONS}
-        hint, reason = "", str(error)
+        hint, reason = "", one_line(error)
         # The token behind the last one is None.
-        if isinstance(error, LookupError) or "token: 'None'" in reason or "NoneType" in reason:
+        ends = re.search(r"'None'|NoneType|group: None", reason)
+        if isinstance(error, LookupError) or ends is not None:
             reason = "it ends where more is expected"
         elif unknown:
             hint = did_you_mean(unknown[1], words)

@@ -191,7 +191,7 @@ def _checksum(file: OpenFile, chunks: ChunkRanges, size: int, writes: Writes | N
     """Return the crc32c of the first `size` bytes of a file without its chunks."""
     crc = 0
     ranges = list(gaps(chunks, size))  # many: alignment leaves a small one before each chunk
-    is_written = _overlap_writes(ranges, writes)
+    is_written = _ranges_with_writes(ranges, writes)
     to_read = compress(ranges, is_written)
     with in_flight(ByteRange(file, begin, stop - begin) for begin, stop in to_read):
         for (begin, stop), has_data in zip(ranges, is_written, strict=True):
@@ -199,7 +199,7 @@ def _checksum(file: OpenFile, chunks: ChunkRanges, size: int, writes: Writes | N
     return crc
 
 
-def _overlap_writes(ranges: Sequence[tuple[int, int]], writes: Writes | None) -> list[bool]:
+def _ranges_with_writes(ranges: Sequence[tuple[int, int]], writes: Writes | None) -> list[bool]:
     """Return which ranges (first byte, one beyond the last) overlap with writes."""
     if writes is None or not ranges:
         return [True] * len(ranges)

@@ -319,7 +319,7 @@ def chunk_codec(plan: LayoutPlan, field: str) -> ChunkCodec:
     step = plan.rounding_step(field)
     if step is None:
         return DEFAULT_GZIP_LEVEL
-    step *= get_flavour(plan.flavour).factors.get(field, 1)
+    step /= get_flavour(plan.flavour).factors.get(field, 1)
     rule = plan.precision_source if field == "positions" else "asked"
     return quantised_from_option(step, rule, plan.compression)
 

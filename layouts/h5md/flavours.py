@@ -40,14 +40,16 @@ class Flavour:
 
     units: Mapping[str, str]
     factors: Mapping[str, float] = field(default_factory=dict)
-    """By field, the factor from numbers in memory to stored ones; 1 for fields without one."""
-    read_factors: Mapping[str, float] = field(default_factory=dict)
+    """By field, the factor from stored numbers to those in memory; 1 for fields without one."""
     system_name: str | None = None
     """Another name for the group of all atoms, which then always has box edges."""
 
     def convert(self, name: str, values: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return numbers of a field in the units in which they are stored."""
-        return values * np.float32(self.factors[name]) if name in self.factors else values
+        """Return numbers of a field in the units in which they are stored.
+
+        They are divided by what reading multiplies with, so that it gives the same numbers.
+        """
+        return values / np.float32(self.factors[name]) if name in self.factors else values
 
 
 _FLAVOURS = MappingProxyType(
@@ -55,7 +57,6 @@ _FLAVOURS = MappingProxyType(
         None: Flavour(UNITS),
         "gromacs": Flavour(
             {"positions": "nm", "velocities": "nm ps-1", "forces": "kJ mol-1 nm-1"},
-            {"positions": 0.1, "velocities": 0.1, "forces": 10.0},
             {"positions": 10.0, "velocities": 10.0, "forces": 0.1},
             "system",
         ),

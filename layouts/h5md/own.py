@@ -54,7 +54,7 @@ class H5MDChunks(ChunksInFile):
     `ChunksInFile`.
     """
 
-    checksums_are_decoded = True
+    checksums_of_decoded = True
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class OwnFile(OwnOutput[H5MDChunks]):
         self._bytes = OpenFile(path, CorruptLayoutError, duplicate_descriptor(file))
         self._sealed = is_sealed(path)
         n_frames = self.n_frames
-        self._factors = get_flavour(self.manifest.get("flavour")).read_factors
+        self._factors = get_flavour(self.manifest.get("flavour")).factors
         try:
             self.arrays = self._arrays(file)
             position = file[f"particles/{FULL_SYSTEM}/position"]

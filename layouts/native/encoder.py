@@ -128,7 +128,7 @@ def note_on_coarse_times(time: NDArray[np.float64], stored: NDArray[np.float64])
     """Return a sentence on times that differ when they are `stored`; None if none does much."""
     with np.errstate(invalid="ignore"):
         dt = abs(time[-1] - time[0]) / max(1, len(time) - 1) or 1.0
-        differ = np.abs(stored - time) > dt / 20
+        differ = np.abs(stored - time) > dt / 4
     if not differ.any():
         return None
     first = int(np.argmax(differ))

@@ -406,7 +406,7 @@ class TRREncoder(Encoder):
         box[:, :3] /= np.float32(NM_TO_ANGSTROM)
         rows["box"] = vectors_from_boxes(box)
         for name in self.fields:
-            # Divided by what reading multiplies with: numbers that a TRR held come back to the bit.
+            # Divided by what reading multiplies with, so that it gives the same numbers again.
             np.divide(getattr(block, name), np.float32(SCALES[name]), out=rows[name])
         return rows.view(np.uint8)
 

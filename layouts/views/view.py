@@ -26,7 +26,6 @@ FrameNumbers = range | NDArray[np.int64]
 
 DENSE_STEP = 2
 """Up to this stride, reading all frames and dropping some is cheaper than reading single frames."""
-MAX_STEP = np.iinfo(np.int64).max
 TIME_ROUNDING_ULPS = 4
 """Error of a time in a file, in units in the last place of float32: the time is rounded, and so is
 the time step from which it was computed."""
@@ -51,16 +50,17 @@ def select_frames(
     Returns frame numbers in `source`, ascending.
     """
     info = source.info
-    if step is not None and not 1 <= step <= MAX_STEP:
-        raise PlanError(f"--step is {step}; give a whole number from 1 to {MAX_STEP:,}")
+    if step is not None and step < 1:
+        raise PlanError(f"--step is {step}; give a whole number of 1 or more")
     for name, time_ps in (("-b", begin_ps), ("-e", end_ps)):
         if time_ps is not None and math.isnan(time_ps):
             raise PlanError(f"{name} is not a number; give a time in ps")
     if dt_ps is not None and not 0 < dt_ps < math.inf:
         raise PlanError(f"--dt is {number_text(dt_ps)} ps; give a positive time")
     frames: FrameNumbers = range(*slice(start, stop).indices(info.n_frames))
+    stride = min(step or 1, max(1, info.n_frames))  # arrays take no larger one than 64 bits
     if begin_ps is None and end_ps is None and dt_ps is None:
-        frames = frames[::step]
+        frames = frames[::stride]
     elif len(frames):
         frames = np.asarray(frames, dtype=np.int64)
         time = read_times(source)[frames]
@@ -70,7 +70,7 @@ def select_frames(
             keep &= time >= begin_ps - tolerance_ps
         if end_ps is not None:
             keep &= time <= end_ps + tolerance_ps
-        frames, time = frames[keep][::step], time[keep][::step]
+        frames, time = frames[keep][::stride], time[keep][::stride]
         if dt_ps is not None and len(frames):
             ratio = (time - (time[0] if origin_ps is None else origin_ps)) / dt_ps
             frames = frames[np.abs(ratio - np.rint(ratio)) * dt_ps <= tolerance_ps]

@@ -283,7 +283,7 @@ def _mean_by_family(
 
 def _fill_missing(measured: Mapping[str, float], base: Mapping[str, float]) -> dict[str, float]:
     """Return times of all families: those that were not measured are scaled from `base`."""
-    ratios = [seconds / base[name] for name, seconds in measured.items() if base[name] > 0]
+    ratios = [seconds / base[name] for name, seconds in measured.items() if seconds and base[name]]
     scale = geometric_mean(ratios) if ratios else 1.0
     return {name: measured.get(name, base[name] * scale) for name in base}
 

@@ -239,10 +239,10 @@ UNITS_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 def parse_seconds(text: str) -> float:
     """Return the seconds that ``30s``, ``10m`` or ``2h`` mean."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text.strip())
+    match = re.fullmatch(r"(\d+\.?\d*|\.\d+)((?:e\d+)?)([smhd]?)", text.strip())
     if match is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not a time; write it as 30s, 10m or 2h")
-    return float(match[1]) * UNITS_S[match[2]]
+    return float(match[1] + match[2]) * UNITS_S[match[3]]
 
 
 def parse_precision(text: str) -> float | Literal["auto", "none"]:

@@ -332,10 +332,10 @@ def _parser(command: str | None, *, only: bool = False, show_all: bool = False) 
             module = import_module(f"mdio.cli.{name}")
             module.setup(command_parser)
             add(command_parser, "--debug", "show the traceback of an error")
-            text = "report a read or write that takes longer, s (default: %(default)g; 0: never)"
-            add(command_parser, "--stall-timeout S", text, parse_seconds, default=STALL_TIMEOUT_S)
-            text = "end the program when one takes longer, s"
-            add(command_parser, "--stall-abort S", text, parse_seconds)
+            text = "report a read or write that takes longer (default: %(default)g s; 0: never)"
+            add(command_parser, "--stall-timeout T", text, parse_seconds, default=STALL_TIMEOUT_S)
+            text = "end the program when one takes longer: 90, 90s, 10m (default: never)"
+            add(command_parser, "--stall-abort T", text, parse_seconds)
             command_parser.hide_options(getattr(module, "COMMON", ()), show_all=show_all)
     return parser
 

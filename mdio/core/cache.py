@@ -563,7 +563,7 @@ class CachedSource:
         return np.array([f"{self.name(n, stop)}.unit" in names for n, stop in pairs], bool)
 
     def has(self, name: str) -> bool:
-        """Return whether the unit of this name has a file: `cached` lists those of all units."""
+        """Return whether the unit of this name has a file (`cached_mask`: for all units)."""
         return (self.units_folder / f"{name}.unit").exists()
 
     def open_unit(self, name: str) -> CachedUnit | None:

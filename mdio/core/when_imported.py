@@ -1,7 +1,8 @@
 """Call a function once another module is imported.
 
-``import mdio`` has to register its readers with MDAnalysis, whose import takes 1.4 s, which others
-should not have to wait for. So the readers are registered right after MDAnalysis is imported.
+``import mdio`` has to register its readers with MDAnalysis, whose import takes 1.4 s: too long for
+programs that do without. So readers are registered at once if it is imported already, else right
+after it is.
 """
 
 from __future__ import annotations

@@ -406,7 +406,7 @@ class Processes(Executor):
                 if isinstance(outcome, Failure):
                     label = describe(item)
                     if outcome.cause is None:
-                        error_type = WorkerDiedError if outcome.is_dead else BlockError
+                        error_type = WorkerDiedError if outcome.worker_died else BlockError
                         raise error_type(f"{label} failed: {outcome.text}")
                     outcome.cause.add_note(f"In a worker process:\n{outcome.text}")
                     raise item_error(label, outcome.cause)

@@ -53,7 +53,7 @@ class Failure:
     """The worker's traceback, or how the worker died."""
     cause: BaseException | None = None
     """The exception; None if the worker died or the exception cannot be pickled."""
-    is_dead: bool = False
+    worker_died: bool = False
 
 
 @dataclass(eq=False, slots=True)
@@ -220,7 +220,7 @@ class WorkerPool:
             return worker, number, _receive(worker.pipe)[1]
         except (EOFError, OSError):
             worker.process.join(5.0)
-            return worker, number, Failure(_death_text(worker.process.exitcode), is_dead=True)
+            return worker, number, Failure(_death_text(worker.process.exitcode), worker_died=True)
 
     def close(self) -> None:
         """End all workers: idle ones close their files and exit, busy ones are killed."""
@@ -370,4 +370,4 @@ class SharedRows(Closable):
         os.close(self._descriptor)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_kind": None}
+        return {**self.__dict__, "_row_type": None}

@@ -95,6 +95,7 @@ def test_and_back_into_one_native_file(adk, frames, tmp_path, middle, target):
     [
         ({"start": 3, "stop": 50}, range(3, 50)),
         ({"step": 7}, range(0, 98, 7)),
+        ({"step": 10**20}, range(1)),
         ({"start": -10, "step": 3}, range(88, 98, 3)),
         ({"begin_ps": 15.0, "end_ps": 45.0}, range(5, 21)),
         ({"begin_ps": 15.0, "step": 4}, range(5, 98, 4)),
