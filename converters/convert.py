@@ -35,7 +35,7 @@ from mdio.converters.storage import (
     choose_direct,
     file_system_for,
     is_written_by_owner,
-    packed_shares,
+    measure_codec_sizes,
     plan_for_owner,
 )
 from mdio.converters.strategies.choice import check_options, choose
@@ -255,7 +255,9 @@ def plan_conversion(
         storage_options["container"] = container_format(source)
     packs_integers = writer.facts.packs_integers and repairs is None
     density = source.info.density
-    packed = packed_shares(view, choice.groups, storage, density) if packs_integers else {}
+    codec_sizes = (
+        measure_codec_sizes(view, choice.groups, storage, density) if packs_integers else {}
+    )
     write_options = WriteOptions(
         **storage_options,
         compression=None if storage.compression in ("auto", "none") else storage.compression,
@@ -264,7 +266,7 @@ def plan_conversion(
         topology_nbytes=0 if topology is None else len(topology.to_bytes()),
         stripe_nbytes=striping.nbytes_for(target),
         groups={name: len(atoms) for name, atoms in choice.groups.items()},
-        codec_sizes=packed,
+        codec_sizes=codec_sizes,
     )
     plan = note_dropped(writer.plan_for(view.info, write_options), view.info, write_options)
     notes += filter(None, [no_stripes_note(target)])
@@ -280,7 +282,7 @@ def plan_conversion(
             "them again with --group NAME=SELECTION"
         )
     plan = plan.replace(notes=(*plan.notes, *notes), source_density=source.info.density)
-    shares = filter(None, packed.get(FULL_SYSTEM, ()))
+    shares = filter(None, codec_sizes.get(FULL_SYSTEM, ()))
     min_share = min(shares, default=0.0) / 2  # a few frames say little about the others
     if plan.container is not None and plan.keeps_integers:
         is_whole = choice.atoms is None and plan.n_frames == source.info.n_frames

@@ -54,7 +54,7 @@ def file_system_for(target: Path, compression: str | None) -> str | None:
     return type_name if compression == "auto" or is_network(type_name) else None
 
 
-def packed_shares(
+def measure_codec_sizes(
     view: Layout, groups: Mapping[str, NDArray[np.int64]], storage: Storage, density: float | None
 ) -> dict[str, CodecSizes]:
     """Return the size of integers when packed again, by group, measured on a few middle frames.

@@ -479,14 +479,16 @@ class DCDLayout(NativeLayout):
         row_of_atom = np.full(self._header.n_atoms, -1, np.int64)
         row_of_atom[self._header.free] = np.arange(self._header.n_free)
         row_of_atom = row_of_atom if atoms is None else row_of_atom[atoms]
-        free = np.flatnonzero(row_of_atom >= 0)
+        free_rows = np.flatnonzero(row_of_atom >= 0)
         block.positions[...] = self._first_frame if atoms is None else self._first_frame[:, atoms]
         if start == 0:
             self._read_records(0, 1, NO_ATOMS, np.empty((1, 0, 3), np.float32), block.box[:1])
         begin = max(start, 1)
-        positions = np.empty((stop - begin, free.size, 3), np.float32)
-        self._read_records(begin, stop, row_of_atom[free], positions, block.box[begin - start :])
-        block.positions[begin - start :, free] = positions
+        positions = np.empty((stop - begin, free_rows.size, 3), np.float32)
+        self._read_records(
+            begin, stop, row_of_atom[free_rows], positions, block.box[begin - start :]
+        )
+        block.positions[begin - start :, free_rows] = positions
 
     def _read_records(
         self,

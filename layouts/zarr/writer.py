@@ -118,10 +118,10 @@ class ZarrWriter(LayoutWriter):
     @classmethod
     def plan_for(cls, info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:
         check_group_names(options.groups)
-        choice = choose_encoding(info, options)
-        plan = plan_arrays(info, options, quantised=choice.precision is not None)
+        encoding = choose_encoding(info, options)
+        plan = plan_arrays(info, options, quantised=encoding.precision is not None)
         arrays = tuple(
-            replace(array, compression=choice.by_group.get(array.group))
+            replace(array, compression=encoding.by_group.get(array.group))
             if array.field == "positions"
             else array
             for array in plan.arrays
@@ -130,10 +130,10 @@ class ZarrWriter(LayoutWriter):
             layout="zarr",
             direct=False,
             arrays=arrays,
-            precision=choice.precision,
-            precision_source=choice.precision_source,
-            compression=choice.compression,
-            notes=choice.notes,
+            precision=encoding.precision,
+            precision_source=encoding.precision_source,
+            compression=encoding.compression,
+            notes=encoding.notes,
         )
         atom_arrays(plan)  # raises for unavailable compressors
         return plan.replace(n_files=count_files(plan), nbytes=plan.nbytes + _overhead_nbytes(plan))
@@ -398,19 +398,19 @@ def choose_encoding(info: TrajectoryInfo, options: WriteOptions) -> Encoding:
     return _choose_integer_codec(Encoding(info.precision, "xtc", compression, (note,)), options)
 
 
-def _choose_integer_codec(choice: Encoding, options: WriteOptions) -> Encoding:
-    """Return `choice` with the codec for its integers, and a note on why."""
-    if choice.compression is not None:
-        option = choice.compression
-        return replace(choice, compression=PURPOSES.get(option, (None, option))[1])
+def _choose_integer_codec(encoding: Encoding, options: WriteOptions) -> Encoding:
+    """Return `encoding` with the codec for its integers, and a note on why."""
+    if encoding.compression is not None:
+        option = encoding.compression
+        return replace(encoding, compression=PURPOSES.get(option, (None, option))[1])
     if options.file_system is None and not options.codec_sizes:
-        return choice
+        return encoding
     codecs = {group: _integer_codec(options, sizes) for group, sizes in options.codec_sizes.items()}
     codec = codecs.get(FULL_SYSTEM) or _integer_codec(options, None)
     return replace(
-        choice,
+        encoding,
         compression=None if codec == "bitpack" else codec,
-        notes=(*choice.notes, *_codec_notes(codec, options)),
+        notes=(*encoding.notes, *_codec_notes(codec, options)),
         by_group={group: name for group, name in codecs.items() if name != codec},
     )
 

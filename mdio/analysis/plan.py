@@ -242,9 +242,9 @@ class Request:
             nbytes = reads.nbytes_source - source_nbytes, reads.nbytes_cache - cache_nbytes
             atoms = prepared.atoms
             if transformed is not None:
-                steps = transformed.prepare_transform(prepared.atoms)
-                atoms = steps.read_atoms
-                notes += (*((steps.note,) if steps.note else ()), *steps.notes)
+                transform = transformed.prepare_transform(prepared.atoms)
+                atoms = transform.read_atoms
+                notes += (*((transform.note,) if transform.note else ()), *transform.notes)
                 # Where the fitted atoms are analysed, the analysis looks at all frames for cuts.
                 select = getattr(self.kernel, "select", None)
                 is_checked = self.kernel.needs_whole and transformed.is_fitted_by(select)
@@ -252,7 +252,7 @@ class Request:
                 cuts = notes_on_cut(transformed, prepared.atoms, some_frames, system.residues)
                 notes += tuple(cuts)
                 if isinstance(self.kernel, SeriesKernel) and "universe" in vars(transformed):
-                    # Workers prepare the steps of each batch of atoms by themselves.
+                    # Workers prepare the transform of each batch of atoms by themselves.
                     transformed.options["top"] = topology_of(transformed.universe)
                 transformed.load_universe = None
             if self.kernel.needs_whole or prepared.is_direct:

@@ -26,7 +26,7 @@ def test_the_copy_of_the_second_run_goes(adk, tmp_path, monkeypatch, out, same):
 
     monkeypatch.setattr(publish, "rename_into_place", late)
     # As on another machine, where nobody knows whether the first run is alive.
-    monkeypatch.setattr(publish, "refuse_second_run", lambda claim, target: None)
+    monkeypatch.setattr(publish, "refuse_second_run", lambda publication, target: None)
     with pytest.raises(OutputError, match=out):
         mdio.convert(adk["xtc"], target)
     copies = list(tmp_path.glob(f".{out}*.tmp"))
