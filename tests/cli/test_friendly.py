@@ -14,6 +14,7 @@ from MDAnalysis.lib.formats.libmdaxdr import TRRFile
 from MDAnalysisTests.datafiles import DCD, DCD2, PSF, RNA_PSF, XTC
 
 import mdio
+from mdio.cli.common import parse_seconds
 from mdio.cli.main import COMMANDS, main
 
 
@@ -280,3 +281,10 @@ def test_what_a_users_function_has_left_open_is_written(adk, tmp_path):
     command = (sys.executable, "-m", "mdio.cli.main", *words)
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
     assert (tmp_path / "kept.txt").read_text() == "all of it"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected_s"), [("90", 90), ("1.5", 1.5), (".5", 0.5), ("1e3", 1000), ("10m", 600)]
+)
+def test_times_of_the_command_line(text, expected_s):
+    assert parse_seconds(text) == expected_s

@@ -534,19 +534,21 @@ def test_frames_before_the_first_are_told(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("chosen", "n_first", "expected_ps"),
+    ("chosen", "edges", "expected_ps"),
     [
-        ({"step": 3, "begin_ps": 4.0}, 4, [4, 10, 16, 22, 28]),
-        ({"dt_ps": 6.0}, 3, [0, 18, 24, 30]),
-        ({"dt_ps": 3.0}, 3, [0, 18, 24, 30]),
+        ({"step": 3, "begin_ps": 4.0}, [0, 4, 12, 16], [4, 10, 16, 22, 28]),
+        ({"dt_ps": 6.0}, [0, 3, 11, 17], [0, 6, 12, 18, 24, 30]),
+        ({"dt_ps": 6.0}, [0, 3, None, 7, 11, 17], [0, 18, 24, 30]),
+        ({"dt_ps": 3.0}, [0, 3, None, 7, 11, 17], [0, 18, 24, 30]),
+        ({"step": 3}, [0, 7, None, 11, 17, 23], [0, 6, 12, 24, 30, 36, 42]),
     ],
 )
-def test_the_distance_of_frames_where_few_are_kept(tmp_path, chosen, n_first, expected_ps):
-    """One frame has none, and that of the first two may be a gap."""
+def test_the_distance_of_frames_where_few_are_kept(tmp_path, chosen, edges, expected_ps):
+    """One frame has none, and that of the first two may be a gap (None)."""
     out = tmp_path / "a.zarr"
-    mdio.convert(write(tmp_path / "0.xtc", range(n_first)), out, **as_options(chosen))
-    ends = [(n_first, 12), (12, 16)] if "begin_ps" in chosen else [(8, 11), (11, 17)]
-    for k, end in enumerate(ends):
-        mdio.append(write(tmp_path / f"{k + 1}.xtc", range(*end)), out)
+    first, *others = (pair for pair in pairwise(edges) if None not in pair)
+    mdio.convert(write(tmp_path / "0.xtc", range(*first)), out, **as_options(chosen))
+    for start, stop in others:
+        mdio.append(write(tmp_path / f"{start}.xtc", range(start, stop)), out)
     with mdio.open(out) as layout:
         assert layout.read(0, layout.info.n_frames).time.tolist() == expected_ps
