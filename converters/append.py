@@ -7,9 +7,8 @@ coordinates. The plan lists which frames the output gets from which source; noth
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, replace
-from functools import cache
+from functools import cache, cached_property
 from itertools import islice, pairwise, zip_longest
 from os import PathLike
 from pathlib import Path
@@ -554,11 +553,12 @@ class _AppendPlanner:
                 )
             if dt_ps is not None or begin_ps > info.time_first_ps:
                 origin_ps = first_ps if dt_ps == recipe.get("dt_ps") else None
-                with suppress(PlanError):  # no frame
-                    frames = range(0)
+                try:
                     frames = select_frames(
                         source, begin_ps=begin_ps, dt_ps=dt_ps, origin_ps=origin_ps
                     )
+                except PlanError:  # there are none
+                    frames = range(0)
         self.transformed[path] = transformed_source, info.n_frames
         view = ViewLayout(path, source=transformed_source, frames=frames, atoms=atoms)
         self.source_frames[view] = info, np.asarray(view.frames)
@@ -573,19 +573,26 @@ class _AppendPlanner:
         requested_ps: float | None = manifest.get("recipe", {}).get("dt_ps")
         if step == 1 or (requested_ps and "step" not in manifest["recipe"]):
             return requested_ps
-        intervals = np.diff(read_times(self.old))
-        intervals = intervals[intervals > 0]
-        if intervals.size:  # longer ones are gaps
-            return float(intervals[intervals < 1.1 * intervals.min()].mean())
+        if self._stored_interval_ps is not None:
+            return self._stored_interval_ps
         # Of a single frame, the interval is that of the source, if this has more.
         is_single = manifest["source"].get("n_frames") == 1
         return requested_ps or step * (new.dt_ps if is_single else float(manifest["dt_ps"]))
+
+    @cached_property
+    def _stored_interval_ps(self) -> float | None:
+        """Time between frames of the output, without gaps; None of a single frame."""
+        intervals = np.diff(read_times(self.old))
+        intervals = intervals[intervals > 0]
+        without_gaps = intervals[intervals < 1.1 * intervals.min(initial=np.inf)]
+        return float(without_gaps.mean()) if len(without_gaps) else None
 
     @property
     def _step(self) -> int:
         """Of how many frames of its source the output has one."""
         steps: list[int] = [step for *_, step in self.manifest["frames"]]
-        return max(self.manifest.get("recipe", {}).get("step") or 1, *steps)
+        steps.append(self.manifest.get("recipe", {}).get("step") or 1)
+        return max(steps)
 
     def _check_fit_reference(self, transform_options: Mapping[str, Any]) -> None:
         """Raise SourceError if the file that frames were fitted to has changed."""
@@ -690,7 +697,8 @@ class _AppendPlanner:
         if self.by_program.any():
             return 0, 0
         number = int(self.old_frames[frame])
-        return number, self.manifest["source"]["n_frames"] - 1 - number
+        # Earlier versions took the frames of the output for those of the source.
+        return number, max(0, self.manifest["source"]["n_frames"] - 1 - number)
 
     def _origin_in_one_file(self, path: Path, member: Layout, frames: Numbers) -> Origin:
         """Return `_origin` for an output whose frames are all from one file."""
