@@ -171,9 +171,17 @@ class Journal:
         if self._failure is not None:
             raise self._failure
         with self._lock:
-            self._append(record)
-            self._n_records += 1
             self._files.update(files)
+            try:
+                self._append(record)
+                self._n_records += 1
+            except BaseException:
+                # A signal may have ended this once the record was written: a mark that follows
+                # must not take its place.
+                records, end = read_journal(self.path)
+                if records:
+                    self._end, self._n_records = end, len(records)
+                raise
         if self._thread.ident is None:
             self._thread.start()
 

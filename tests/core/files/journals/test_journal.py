@@ -91,6 +91,25 @@ def test_marks_of_another_run_count_its_records_only(temporary, monkeypatch):
     assert told == [(0, False), (4, True), (8, False)]
 
 
+def test_a_record_stays_when_a_signal_ends_its_call(temporary, monkeypatch):
+    """It was written, and the next mark must not take its place."""
+    write = journals.write_all
+
+    def ended(*words):
+        write(*words)
+        raise KeyboardInterrupt
+
+    with Journal(temporary, SAID) as made:
+        made.add(record(0), [temporary])
+        with monkeypatch.context() as there:
+            there.setattr(journals, "write_all", ended)
+            with pytest.raises(KeyboardInterrupt):
+                made.add(record(4), [temporary])
+        made._flush()
+        found = read_journal(made.path)[0][1:]
+    assert [(one.first, one.flushed) for one in found] == [(0, True), (4, True)]
+
+
 def test_the_end_waits_for_no_disk_that_does_not_answer(temporary, monkeypatch):
     monkeypatch.setattr(journals, "FLUSH_INTERVAL_S", 0.01)
     monkeypatch.setattr(journals, "MAX_CLOSE_WAIT_S", 0.01)
