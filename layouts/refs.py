@@ -239,10 +239,7 @@ class RefsWriter(LayoutWriter):
         refs |= _inline_array("step", np.concatenate([p.step for p in pieces]), ("frame",), None)
         refs |= _inline_array("box", box, ("frame", "cell"), "angstrom, degree")
         refs |= dict(self._position_references())
-        templates = {
-            f"f{number}": table.path.absolute().as_uri()
-            for number, table in enumerate(self._tables)
-        }
+        templates = {f"f{number}": table.url for number, table in enumerate(self._tables)}
         references = {"version": 1, "mdio": manifest, "templates": templates, "refs": refs}
         text = json.dumps(references, separators=(",", ":"))
         write_atomically(self.path, text.encode(), prefix=f"{self.path.name}.")

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.files.piece_sums import PieceSums
+from mdio.core.files.store import is_remote
 
 EXPONENT = 0x7F800000
 """Bits that are all set in a float that is NaN or infinite."""
@@ -79,6 +80,11 @@ class ChunkTable:
     dtype: str = "<f4"
     unit: str = "angstrom"
     codec: Mapping[str, Any] | None = None
+
+    @property
+    def url(self) -> str:
+        """Return the URL of the file as fsspec and obstore take it, without escapes."""
+        return str(self.path) if is_remote(self.path) else f"file://{self.path.absolute()}"
 
     @property
     def array_format(self) -> tuple[Any, ...]:

@@ -98,10 +98,7 @@ def _virtual_array(tables: Sequence[ChunkTable], n_frames: int, n_atoms: int) ->
 
     first = tables[0]
     paths: Any = np.concatenate(
-        [
-            np.full(table.offset.shape, f"file://{table.path.absolute()}", np.dtypes.StringDType())
-            for table in tables
-        ]
+        [np.full(table.offset.shape, table.url, np.dtypes.StringDType()) for table in tables]
     )
     manifest = ChunkManifest.from_arrays(
         paths=paths,

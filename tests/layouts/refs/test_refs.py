@@ -24,8 +24,12 @@ SOURCES = ("xtc", "trr", "dcd", "ncdf")
 
 @pytest.fixture(scope="module")
 def folder(adk, tmp_path_factory):
-    """A trajectory in all formats that can be pointed into, and references to each."""
-    where = tmp_path_factory.mktemp("refs")
+    """A trajectory in all formats that can be pointed into, and references to each.
+
+    Programs take the path in a reference as it is: what a URL would escape has to stay.
+    """
+    where = tmp_path_factory.mktemp("refs") / "my data #1"
+    where.mkdir()
     for name in SOURCES:
         shutil.copy(adk[name], where / f"adk.{name}")
     mdio.convert(

@@ -268,3 +268,16 @@ class TestReferences:
             system = fsspec.filesystem("reference", fo=said, **how)
             group = zarr.open_group(FsspecStore(system, read_only=True, path=""), mode="r")
             assert np.abs(group["position"][3:9] - frames[name][3:9]).max() < 1e-5
+
+    def test_virtual_arrays_of_an_object(self, bucket, frames):
+        import zarr
+        from obspec_utils.registry import ObjectStoreRegistry
+        from obstore.store import from_url
+
+        place = "/".join(bucket.split("/")[:3])
+        store = from_url(place, client_options={"allow_http": True})
+        registry = ObjectStoreRegistry({place: store})
+        for name in ("xtc", "dcd"):
+            parsed = mdio.virtual_parser(f"{bucket}/adk.{name}", registry)
+            positions = zarr.open_group(parsed, mode="r")["positions"]
+            assert (positions[3:5] == frames[name][3:5]).all()
