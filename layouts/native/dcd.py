@@ -629,13 +629,16 @@ def _header_times(time: NDArray[np.float64], step: NDArray[np.int64]) -> tuple[i
     """
     dt_ps = _mean_dt(time)
     offset = _first_time(time) / dt_ps
+    tolerance = 1e-6 * max(1.0, abs(offset))
     if len(step) > 1:
         stride = int(step[1] - step[0])
         is_even = bool((np.diff(step) == stride).all())
         is_stored = is_even and 0 < stride <= INT32_MAX and abs(int(step[0])) <= INT32_MAX
-        if is_stored and abs(int(step[0]) / stride - offset) <= 1e-6 * max(1.0, abs(offset)):
+        if is_stored and abs(int(step[0]) / stride - offset) <= tolerance:
             return int(step[0]), stride, dt_ps
     ratio = Fraction(offset).limit_denominator(1000)
+    if abs(float(ratio) - offset) > tolerance:
+        ratio = Fraction(offset).limit_denominator(1_000_000)
     if abs(ratio.numerator) > INT32_MAX:
         ratio = Fraction(max(-INT32_MAX, min(INT32_MAX, round(offset))))
     return ratio.numerator, ratio.denominator, dt_ps

@@ -157,6 +157,8 @@ def test_positions_of_full_formats_come_back_to_the_bit(tmp_path: Path) -> None:
         (-100.0, 10.0, 0, 1),
         (0.123, 0.002, 0, 1),
         (1e6, 1.0, 10**12, 10**6),
+        (10.0004, 1.0, 0, 0),  # near a simple fraction of the time between frames
+        (0.0004, 1.0, 0, 0),
     ],
 )
 @pytest.mark.parametrize("n_frames", [1, 2, 9])
