@@ -110,6 +110,19 @@ def edges_from_boxes(boxes: NDArray[Any]) -> NDArray[np.float32]:
     return edges
 
 
+def with_lengths_of_open_axes(boxes: NDArray[Any], lengths: Any) -> NDArray[np.float32]:
+    """Return boxes that have `lengths` where an axis is not periodic: 0 beside others that are not.
+
+    As MDAnalysis does, only rectangular cells are taken to be periodic along some axes only.
+    `lengths`: a number, or (F, 3).
+    """
+    is_open = (boxes[:, :3] == 0) & (boxes[:, :3] > 0).any(axis=1, keepdims=True)
+    is_open &= (boxes[:, 3:] == RIGHT_ANGLE).all(axis=1, keepdims=True)
+    filled = np.array(boxes, np.float32)
+    filled[:, :3] = np.where(is_open, lengths, filled[:, :3])
+    return filled
+
+
 def shortest_heights(boxes: NDArray[Any]) -> NDArray[np.float64]:
     """Return the shortest height of each cell, (F,); infinity where there is none.
 

@@ -8,7 +8,7 @@ import pytest
 from MDAnalysisTests.datafiles import GRO, XTC
 
 import mdio
-from mdio.core.errors import PlanError
+from mdio.core.errors import MdioError, PlanError
 from mdio.mapreduce.programs.permeation import STATES, IonPermeation
 from mdio.mapreduce.programs.residence import WaterResidence, survival_probability
 
@@ -123,6 +123,30 @@ def test_permeation_without_a_box(adk):
     result = mdio.map_reduce(adk["dcd"], top=adk["psf"], map=program, frames=slice(5))
     assert len(result.keys) == 214
     assert set(result.columns["state"].tolist()) <= set(range(len(STATES)))
+
+
+def test_permeation_in_a_box_that_is_periodic_along_z_only(tmp_path):
+    """It crosses the boundary, not the slab, on its way from above to below."""
+    with mdio.Writer(tmp_path / "a.zarr", 1) as writer:
+        for z in (30.0, 39.0, 1.0, 10.0):
+            writer.write_block(np.array([[0, 0, z]]), box=[0, 0, 40, 90, 90, 90])
+    universe = mda.Universe.empty(1, trajectory=True)
+    universe.add_TopologyAttr("names", ["NA"])
+    result = mdio.map_reduce(tmp_path / "a.zarr", top=universe, map=IonPermeation())
+    assert STATES[result.columns["state"][0]] == "below"
+    assert result.columns["transitions"][0, 0, 4] == 1
+
+
+def test_permeation_needs_a_middle(adk):
+    with pytest.raises(MdioError, match="no box along z"):
+        mdio.map_reduce(adk["dcd"], top=adk["psf"], map=IonPermeation("name CA"))
+
+
+def test_no_water_is_near():
+    program = WaterResidence(around="index 0", radius=0.1)
+    result = mdio.map_reduce(XTC, top=GRO, map=program, frames=[0])
+    with pytest.raises(PlanError, match="larger radius"):
+        survival_probability(result)
 
 
 @pytest.mark.parametrize(

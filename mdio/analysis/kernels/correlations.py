@@ -19,7 +19,7 @@ from scipy.fft import irfft, next_fast_len, rfft  # now, so that it is not timed
 from mdio.analysis.kernels.kernel import Prepared, SeriesKernel
 from mdio.analysis.reducers import Sum
 from mdio.analysis.system import System
-from mdio.core.boxes import vectors_from_boxes
+from mdio.core.boxes import vectors_from_boxes, with_lengths_of_open_axes
 from mdio.core.errors import BlockError, PlanError
 from mdio.core.frames import FrameBlock
 from mdio.core.words import number_text
@@ -30,6 +30,8 @@ TRANSFORM_NBYTES = 16 << 20
 """Bytes of a transform that are in memory at a time."""
 UNEVEN = 0.01
 """Largest deviation from evenly spaced times, as a share of the time step."""
+OPEN_LENGTH = 1e9
+"""Length of a box along an axis that is not periodic, which nothing crosses."""
 GAP = 1.5
 """A step of time that is this many times the median is a gap."""
 
@@ -234,7 +236,8 @@ class MSD(Lagged):
 
     def notes(self, block: FrameBlock) -> tuple[str, ...]:
         """Return a note on atoms that move by more than half of the box between two frames."""
-        cells = vectors_from_boxes(block.box).astype(np.float64)
+        boxes = with_lengths_of_open_axes(block.box, OPEN_LENGTH)
+        cells = vectors_from_boxes(boxes).astype(np.float64)
         for frame in range(1, block.n_frames):
             if not cells[frame].any():
                 continue

@@ -24,7 +24,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.boxes import vectors_from_boxes
+from mdio.core.boxes import vectors_from_boxes, with_lengths_of_open_axes
 from mdio.core.kernels import backend, checks
 from mdio.core.kernels.checks import Float32s, Float64s, Int64s
 
@@ -153,7 +153,7 @@ def within(
     radius = checks.step_size(radius, "the radius")
     out = np.zeros((n_frames, len(targets)), np.bool_)
     if out.size:
-        vectors = _vectors(boxes, n_frames)
+        vectors = _vectors_beside(positions, boxes, radius)
         backend.module.within(positions, vectors, sources, targets, radius, out)
     return out
 
@@ -171,7 +171,8 @@ def cut_frames(
     out = np.zeros(n_frames, bool)
     if n_atoms > 1 and len(atoms):
         checks.indices(atoms, n_atoms - 1)
-        backend.module.cut_frames(positions, _vectors(boxes, n_frames), atoms, limit, out)
+        vectors = _vectors_beside(positions, boxes, limit)
+        backend.module.cut_frames(positions, vectors, atoms, limit, out)
     return out
 
 
@@ -316,6 +317,15 @@ def _check_molecules(
     if not (len(weights) == len(atoms) == starts[-1] and np.all(np.diff(starts) > 0)):
         raise ValueError("each molecule needs atoms, and each atom a weight")
     return vectors
+
+
+def _vectors_beside(positions: Float32s, boxes: Float32s, distance: float) -> Float64s:
+    """Return the vectors of the cells, with no image within `distance` along open axes."""
+    is_zero = boxes[:, :3] == 0
+    if (is_zero.any(axis=1) & ~is_zero.all(axis=1)).any():
+        places = np.where(np.isfinite(positions), positions, 0)
+        boxes = with_lengths_of_open_axes(boxes, np.ptp(places, axis=1) + 2 * distance + 1)
+    return _vectors(boxes, len(positions))
 
 
 def _vectors(boxes: Float32s, n_frames: int) -> Float64s:

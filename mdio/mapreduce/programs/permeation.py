@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from mdio.analysis.kernels.kernel import Kernel, Prepared
 from mdio.analysis.system import System
-from mdio.core.boxes import vectors_from_boxes
+from mdio.core.boxes import edges_from_boxes
 from mdio.core.errors import PlanError
 from mdio.core.frames import FrameBlock
 
@@ -94,11 +94,16 @@ def heights(
     block: FrameBlock, keys: NDArray[np.int64], ions: NDArray[np.int64], around: NDArray[np.int64]
 ) -> Any:
     """Map a block to the height of each ion above the middle of the slab, angstrom."""
-    height = vectors_from_boxes(block.box)[:, 2, 2:].astype(np.float64)
+    height = edges_from_boxes(block.box)[:, 2, 2:].astype(np.float64)
     z = block.positions[:, ions, 2].astype(np.float64)
     middle = height / 2
     if len(around):
         middle = block.positions[:, around, 2].mean(axis=1, dtype=np.float64, keepdims=True)
+    elif not height.all():
+        raise ValueError(
+            "a frame has no box along z, whose middle would be the slab's; name the atoms there, "
+            "with --set around=SELECTION (around= in Python)"
+        )
     z -= middle
     with np.errstate(divide="ignore", invalid="ignore"):  # frames without a box
         z -= np.where(height > 0, np.rint(z / height) * height, 0)

@@ -134,7 +134,14 @@ def survival_probability(result: MapReduceResult) -> NDArray[np.float64]:
     -------
     (tau_max + 1,) float64
         NaN where no frame has tau frames after it.
+
+    Raises
+    ------
+    PlanError
+        No water was near in any frame.
     """
+    if not len(result.keys):
+        raise PlanError("no water is near in any frame; choose a larger radius, or other atoms")
     alive = result.columns["alive"].sum(axis=0)
     n_begins = np.zeros(len(alive))
     for part in result.trajectories():

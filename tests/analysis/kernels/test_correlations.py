@@ -181,6 +181,16 @@ def test_moves_along_long_edges_and_of_followed_atoms_are_no_jumps(tmp_path):
     assert not jumps_noted(tmp_path / "x.zarr", pbc="nojump", step=2)
 
 
+def test_jumps_in_a_box_that_is_not_periodic_along_z(tmp_path):
+    for axis in "xz":
+        moved = np.zeros((3, 2, 3), "f4")
+        moved[:, 1, "xyz".index(axis)] = [0, 19, 0]
+        with mdio.Writer(tmp_path / f"{axis}.zarr") as writer:
+            writer.write_block(moved, box=np.tile(np.float32([20, 20, 0, 90, 90, 90]), (3, 1)))
+    assert jumps_noted(tmp_path / "x.zarr")
+    assert not jumps_noted(tmp_path / "z.zarr")
+
+
 @pytest.fixture
 def solvated_like(tmp_path):
     """Two hundred atoms that walk through a box of 20 angstrom and are put back into it."""

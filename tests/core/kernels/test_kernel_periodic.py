@@ -285,6 +285,16 @@ def test_frames_that_the_box_cuts(cell, seed):
     assert native[3] == (steps > 4).any()
 
 
+def test_frames_that_a_box_cuts_which_is_not_periodic_along_an_axis():
+    """The second atom lies beside the first over the side of the box along x, or along z."""
+    positions = np.zeros((4, 2, 3), np.float32)
+    positions[:2, 1, 0], positions[2:, 1, 2] = 19.0, 19.0
+    boxes = np.tile(np.float32([20, 20, 0, 90, 90, 90]), (4, 1))
+    boxes[[1, 3], :3] = 20
+    found = kernels.cut_frames(positions, boxes, np.array([0]), 4.0)
+    assert_array_equal(found, [True, True, False, True])
+
+
 @ALL
 @given(SKEWED, SEEDS)
 @example((15, 15, 28, 60, 60, 111), 1)

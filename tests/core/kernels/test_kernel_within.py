@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from MDAnalysis.lib.distances import capped_distance
+from MDAnalysis.lib.distances import capped_distance, distance_array
 from oracles import plain_distances
 
 from mdio.core.boxes import vectors_from_boxes
@@ -49,6 +49,22 @@ def test_as_all_distances(box, radius, spread):
     )
     np.testing.assert_array_equal(found, same)
     assert found[:, :20].all()  # a source is near itself
+
+
+@pytest.mark.parametrize("lengths", [(12, 14, 0), (0, 12, 14), (12, 0, 0), (0, 0, 0)])
+def test_axes_that_are_not_periodic(lengths):
+    """Atoms lie on both sides of the origin, where a cell would be wrapped."""
+    rng = np.random.default_rng(5)
+    positions = rng.uniform(-20, 20, (3, 200, 3)).astype(np.float32)
+    boxes = np.array([(*lengths, 90, 90, 90)] * 3, np.float32)
+    boxes[1] = 0
+    positions[2, 7] = np.nan
+    sources, targets = np.arange(20), np.arange(20, 200)
+    found = within(positions, boxes, sources, targets, 4.0)
+    for frame, box in enumerate(boxes):
+        apart = distance_array(positions[frame, targets], positions[frame, sources], box=box)
+        np.testing.assert_array_equal(found[frame], (apart <= 4.0).any(axis=1))
+    assert found.any(axis=1).all()
 
 
 def test_just_at_the_radius_and_not_finite():
