@@ -606,6 +606,7 @@ def _cells(box: NDArray[np.float32]) -> NDArray[np.float64]:
     cells = np.take(box, CELL_FROM_BOX, axis=1)
     angles = [1, 3, 4]
     cells[:, angles] = np.sin(np.deg2rad(np.float32(90.0) - cells[:, angles]))
+    cells[~box.any(axis=1)] = 0  # right angles, as of NetCDF
     return np.ascontiguousarray(cells, "<f8")
 
 

@@ -170,6 +170,8 @@ class NCDFEncoder(Encoder):
         if self.has_box:
             rows["cell_lengths"] = block.box[:, :3]
             rows["cell_angles"] = block.box[:, 3:]
+            # Right angles without a cell, too: of 0 degrees, chemfiles opens no file.
+            rows["cell_angles"][~block.box.any(axis=1)] = 90
         elif block.box.any():
             raise OutputError(
                 "ncdf files have unit cells in all frames or in none, but the first frame has none "
