@@ -33,8 +33,8 @@ from mdio.core.kernels import crc32c, gather_atoms, unshuffle
 
 FloatArray = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
-Run = list[tuple[int, Bytes, Bytes]]
-"""Neighbouring complete chunks: their numbers, memory for their frames, and for the bytes after
+CoalescedChunks = list[tuple[int, Bytes, Bytes]]
+"""Complete chunks that one call reads: row of each, memory for its frames, and for the bytes after
 these."""
 
 
@@ -51,11 +51,11 @@ accessed: if others are read next, decoding all of them then has cost little mor
 class RowFrames(NamedTuple):
     """The requested frames in one row of chunks."""
 
-    i: int
-    """Number of the row, along the frames."""
+    row: int
+    """Number of the row of chunks, along the frames."""
     first: int
-    last: int
-    """Run of frames, numbered within the chunk."""
+    end: int
+    """Run of frames ``first:end``, numbered within the chunk."""
     target: slice
     """Their rows in the caller's array."""
     is_complete: bool
@@ -65,14 +65,14 @@ class RowFrames(NamedTuple):
 class ColumnAtoms(NamedTuple):
     """The requested atoms in one column of chunks."""
 
-    j: int
-    """Number of the column, along the atoms."""
+    column: int
+    """Number of the column of chunks, along the atoms."""
     atoms: AtomIndices | None
     """Indices within the chunk; None: all of its atoms."""
     n_atoms: int
     target: slice | AtomIndices
     """Their columns in the caller's array."""
-    span: tuple[int, int] | None
+    byte_bounds: tuple[int, int] | None
     """The bytes of each frame that are read; None for all."""
 
 
@@ -99,6 +99,7 @@ DISK_RUN_NBYTES = 512 << 10
 class ChunkedArray(ABC):
     """An array of coordinates, (F, A, 3) float32, for reading.
 
+    Chunks form a grid: their rows are along the frames, their columns along the atoms.
     `name`: in messages. `shape`, `chunk`: numbers of frames and atoms, of the array and of
     a chunk. `uncompressed`: whether chunks are stored so. `verify`: whether everything that is
     read is compared with checksums. `in_pieces`: whether parts of a frame in a chunk are then read
@@ -132,8 +133,10 @@ class ChunkedArray(ABC):
         self.uncompressed, self.in_pieces = uncompressed, uncompressed and verify and in_pieces
         self.verifies = verify
         self._all_columns = [
-            self._column(j, None, slice(j * self.chunk_atoms, (j + 1) * self.chunk_atoms))
-            for j in range(self.grid[1])
+            self._column(
+                column, None, slice(column * self.chunk_atoms, (column + 1) * self.chunk_atoms)
+            )
+            for column in range(self.grid[1])
         ]
         # Frames of all atoms are then stored in one run, as in memory.
         self._is_contiguous = uncompressed and self.chunk_atoms == self.n_atoms
@@ -143,8 +146,8 @@ class ChunkedArray(ABC):
         """Numbers of the row whose decoded chunks are kept, and of that last read in part."""
         self._decoded: dict[int, FloatArray] = {}
 
-    def describe_chunk(self, i: int, j: int) -> str:
-        first, atom = i * self.chunk_frames, j * self.chunk_atoms
+    def describe_chunk(self, row: int, column: int) -> str:
+        first, atom = row * self.chunk_frames, column * self.chunk_atoms
         name = f"{self.name}, frames {first} to {min(first + self.chunk_frames, self.n_frames) - 1}"
         if self.grid[1] > 1:
             name += f", atoms {atom} to {min(atom + self.chunk_atoms, self.n_atoms) - 1}"
@@ -153,11 +156,12 @@ class ChunkedArray(ABC):
     def rows(self, start: int, stop: int) -> Iterator[RowFrames]:
         """Yield the part of frames ``start:stop`` in each row of chunks."""
         size = self.chunk_frames
-        for i in range(start // size, (stop - 1) // size + 1):
-            begin, end = i * size, min((i + 1) * size, self.n_frames)
-            first, last = max(start, begin), min(stop, end)
-            target = slice(first - start, last - start)
-            yield RowFrames(i, first - begin, last - begin, target, last - first == end - begin)
+        for row in range(start // size, (stop - 1) // size + 1):
+            row_start, row_stop = row * size, min((row + 1) * size, self.n_frames)
+            first, end = max(start, row_start), min(stop, row_stop)
+            target = slice(first - start, end - start)
+            is_complete = end - first == row_stop - row_start
+            yield RowFrames(row, first - row_start, end - row_start, target, is_complete)
 
     def columns(self, atoms: AtomIndices | None) -> list[ColumnAtoms]:
         """Divide a selection by columns of chunks; the result of the last one is kept."""
@@ -169,20 +173,22 @@ class ChunkedArray(ABC):
             return self._last_selection[1]
         column_of_atom = atoms // self.chunk_atoms
         columns = []
-        for j in np.flatnonzero(np.bincount(column_of_atom)).tolist():
-            positions = np.flatnonzero(column_of_atom == j)
+        for column in np.flatnonzero(np.bincount(column_of_atom)).tolist():
+            positions = np.flatnonzero(column_of_atom == column)
             target: slice | AtomIndices = positions
             if positions[-1] - positions[0] + 1 == positions.size:
                 target = slice(int(positions[0]), int(positions[-1]) + 1)
-            columns.append(self._column(j, atoms[positions] - j * self.chunk_atoms, target))
+            columns.append(
+                self._column(column, atoms[positions] - column * self.chunk_atoms, target)
+            )
         self._last_selection = (atoms.copy(), columns)
         return columns
 
     def _column(
-        self, j: int, atoms: AtomIndices | None, target: slice | AtomIndices
+        self, column: int, atoms: AtomIndices | None, target: slice | AtomIndices
     ) -> ColumnAtoms:
-        n_atoms = min(self.chunk_atoms, self.n_atoms - j * self.chunk_atoms)
-        span = None
+        n_atoms = min(self.chunk_atoms, self.n_atoms - column * self.chunk_atoms)
+        byte_bounds = None
         if self.uncompressed and self.row_nbytes >= NARROW_FRAME_NBYTES:
             begin, end = 0, 12 * n_atoms
             if atoms is not None:
@@ -190,31 +196,35 @@ class ChunkedArray(ABC):
             if self.in_pieces:
                 begin, end = widen_to_pieces(begin, end, self.row_nbytes)
             if (end - begin) * NARROW_SHARE <= self.row_nbytes:
-                span = begin, end
-        return ColumnAtoms(j, atoms, n_atoms, target, span)
+                byte_bounds = begin, end
+        return ColumnAtoms(column, atoms, n_atoms, target, byte_bounds)
 
     @abstractmethod
-    def locate(self, i: int, j: int) -> tuple[OpenFile, int, int]:
+    def locate(self, row: int, column: int) -> tuple[OpenFile, int, int]:
         """Return the file of a chunk, and offset and size of the chunk in it."""
 
     @abstractmethod
-    def chunk_error(self, i: int, j: int, file: OpenFile, problem: str) -> CorruptLayoutError:
+    def chunk_error(
+        self, row: int, column: int, file: OpenFile, problem: str
+    ) -> CorruptLayoutError:
         """Return the error for a chunk, which names file, array and frames."""
 
     # Arrays that do not verify need not define the next two, uncompressed ones not the third.
 
-    def _compare(self, i: int, j: int, file: OpenFile, crc: int, trailer: Bytes) -> None:
+    def _compare(self, row: int, column: int, file: OpenFile, crc: int, trailer: Bytes) -> None:
         """Compare the crc32c of a chunk with the stored one; raises CorruptLayoutError."""
         raise NotImplementedError
 
-    def _piece_checksums(self, start: int, stop: int, j: int, first: int, n_pieces: int) -> Sums:
+    def _piece_checksums(
+        self, start: int, stop: int, column: int, first: int, n_pieces: int
+    ) -> Sums:
         """Return checksums of `n_pieces` of frames ``start:stop`` of a column, (frames, pieces)."""
         raise NotImplementedError
 
     def _decode(
-        self, data: Bytes, out: FloatArray, atoms: AtomIndices | None, first: int, last: int
+        self, data: Bytes, out: FloatArray, atoms: AtomIndices | None, first: int, end: int
     ) -> None:
-        """Decode frames ``first:last`` of a chunk into `out`; raises ValueError.
+        """Decode frames ``first:end`` of a chunk into `out`; raises ValueError.
 
         It is called for all atoms and frames unless it `decodes_atoms`.
         """
@@ -231,59 +241,65 @@ class ChunkedArray(ABC):
     def read(self, start: int, stop: int, atoms: AtomIndices | None, out: FloatArray) -> None:
         """Fill `out`, (stop - start, k, 3), with frames ``start:stop`` of `atoms` (None = all)."""
         if self._is_contiguous and atoms is None and out.flags.c_contiguous:
-            i, first = divmod(start, self.chunk_frames)
-            last = first + stop - start
-            is_all = first == 0 and (last == self.chunk_frames or stop == self.n_frames)
-            if last <= self.chunk_frames and not is_all:
-                self._read_frames(i, first, out)
+            row, first = divmod(start, self.chunk_frames)
+            end = first + stop - start
+            is_all = first == 0 and (end == self.chunk_frames or stop == self.n_frames)
+            if end <= self.chunk_frames and not is_all:
+                self._read_frames(row, first, out)
             else:
                 self._read_contiguous(start, stop, out)
             return
         columns = self.columns(atoms)
-        for rows in self.rows(start, stop):
-            target = out[rows.target]
+        for row_frames in self.rows(start, stop):
+            target = out[row_frames.target]
             only_requested = (
                 self.decodes_atoms
-                and rows.i != self._decoded_row
-                and self._decodes_only_requested(rows, columns)
+                and row_frames.row != self._decoded_row
+                and self._decodes_only_requested(row_frames, columns)
             )
-            for column in columns:
-                self._read_chunk(rows, column, target, only_requested=only_requested)
+            for column_atoms in columns:
+                self._read_chunk(row_frames, column_atoms, target, only_requested=only_requested)
 
-    def _decodes_only_requested(self, rows: RowFrames, columns: Sequence[ColumnAtoms]) -> bool:
+    def _decodes_only_requested(
+        self, row_frames: RowFrames, columns: Sequence[ColumnAtoms]
+    ) -> bool:
         """Return whether to decode only the requested frames of a row of chunks, and keep nothing.
 
         So if they are all frames of the row; or few, and others of the row were not requested just
         before. From a store, a chunk is fetched only once, and kept.
         """
-        if rows.is_complete or not self.decodes_frames:
-            return rows.is_complete
-        previous_row, self._last_partial_row = self._last_partial_row, rows.i
-        n_frames = rows.last - rows.first
+        if row_frames.is_complete or not self.decodes_frames:
+            return row_frames.is_complete
+        previous_row, self._last_partial_row = self._last_partial_row, row_frames.row
+        n_frames = row_frames.end - row_frames.first
         is_few = n_frames == 1 or n_frames * FEW_FRAMES_SHARE <= self.chunk_frames
-        return is_few and rows.i != previous_row and not self.locate(rows.i, columns[0].j)[0].remote
+        return (
+            is_few
+            and row_frames.row != previous_row
+            and not self.locate(row_frames.row, columns[0].column)[0].remote
+        )
 
-    def check(self, i: int, j: int) -> FloatArray:
+    def check(self, row: int, column: int) -> FloatArray:
         """Return a complete chunk, compared with its checksum; raises CorruptLayoutError."""
-        return self._load(i, j, verify=True)
+        return self._load(row, column, verify=True)
 
-    def chunk_range(self, i: int, j: int) -> list[ByteRange]:
+    def chunk_range(self, row: int, column: int) -> list[ByteRange]:
         """Return the range of a chunk in its file; raises CorruptLayoutError."""
-        file, offset, nbytes = self.locate(i, j)
+        file, offset, nbytes = self.locate(row, column)
         return [ByteRange(file, offset, nbytes + self.trailer_nbytes)]
 
     def byte_ranges(self, start: int, stop: int, atoms: AtomIndices | None) -> Iterator[ByteRange]:
         """Yield the ranges that `read` reads; raises the errors of `read`."""
         columns = self.columns(atoms)
-        for i, first, last, _, is_complete in self.rows(start, stop):
-            for column in columns:
-                file, offset, nbytes = self.locate(i, column.j)
-                if column.span is not None:
-                    begin, end = column.span
-                    for k in range(first, last):
-                        yield ByteRange(file, offset + k * self.row_nbytes + begin, end - begin)
+        for row, first, end, _, is_complete in self.rows(start, stop):
+            for column_atoms in columns:
+                file, offset, nbytes = self.locate(row, column_atoms.column)
+                if column_atoms.byte_bounds is not None:
+                    low, high = column_atoms.byte_bounds
+                    for frame in range(first, end):
+                        yield ByteRange(file, offset + frame * self.row_nbytes + low, high - low)
                 elif self.uncompressed and not is_complete:
-                    nbytes = (last - first) * self.row_nbytes
+                    nbytes = (end - first) * self.row_nbytes
                     yield ByteRange(file, offset + first * self.row_nbytes, nbytes)
                 else:
                     yield ByteRange(file, offset, nbytes + self.trailer_nbytes)
@@ -292,30 +308,36 @@ class ChunkedArray(ABC):
         self,
         runs: FrameRuns,  # noqa: ARG002
         atoms: AtomIndices | None,  # noqa: ARG002
-        count: int,  # noqa: ARG002
+        n_arrays: int,  # noqa: ARG002
     ) -> Iterator[Opening]:
-        """Yield the objects that reading runs opens first; `count` arrays share the memory."""
+        """Yield the objects that reading runs opens first; `n_arrays` share the memory."""
         yield from ()
 
-    def chunk_openings(self, i: int) -> Iterator[Opening]:  # noqa: ARG002
-        """Yield the objects that are opened to read chunks of row `i`."""
+    def chunk_openings(self, row: int) -> Iterator[Opening]:  # noqa: ARG002
+        """Yield the objects that are opened to read chunks of row `row`."""
         yield from ()
 
-    def _fill(self, i: int, j: int, file: OpenFile, offset: int, *buffers: Buffer) -> None:
+    def _fill(self, row: int, column: int, file: OpenFile, offset: int, *buffers: Buffer) -> None:
         try:
             file.fill(offset, *buffers)
         except CorruptLayoutError as error:
             problem = str(error).removeprefix(f"{file.path}: ")
-            raise self.chunk_error(i, j, file, problem) from error
+            raise self.chunk_error(row, column, file, problem) from error
 
     def _check_rows(
-        self, i: int, j: int, first: int, file: OpenFile, rows: NDArray[np.generic], piece: int = 0
+        self,
+        row: int,
+        column: int,
+        first: int,
+        file: OpenFile,
+        rows: NDArray[np.generic],
+        piece: int = 0,
     ) -> None:
         """Compare rows of a chunk, from its frame `first` on, and from piece `piece` of each on."""
         checksums = row_sums(rows)
-        start, n_rows = i * self.chunk_frames + first, len(rows)
+        start, n_rows = row * self.chunk_frames + first, len(rows)
         n_pieces = len(checksums) // n_rows
-        expected = self._piece_checksums(start, start + n_rows, j, piece, n_pieces)
+        expected = self._piece_checksums(start, start + n_rows, column, piece, n_pieces)
         difference = first_difference(checksums, expected)
         if difference is not None:
             problem = (
@@ -323,88 +345,98 @@ class ChunkedArray(ABC):
                 f"{checksums[difference]:08x}, expected {expected.flat[difference]:08x}; the file "
                 "is damaged or not what was written there, convert the source again"
             )
-            raise self.chunk_error(i, j, file, problem)
+            raise self.chunk_error(row, column, file, problem)
 
-    def _read_frames(self, i: int, first: int, out: FloatArray) -> None:
+    def _read_frames(self, row: int, first: int, out: FloatArray) -> None:
         """Read frames of an uncompressed chunk, from its frame `first` on."""
-        file, offset, _ = self.locate(i, 0)
+        file, offset, _ = self.locate(row, 0)
         offset += first * self.row_nbytes
         if self.in_pieces:
-            start = i * self.chunk_frames + first
+            start = row * self.chunk_frames + first
             checksums = self._piece_checksums(start, start + len(out), 0, 0, self._n_pieces)
             if file.fill_rows(offset, out, checksums, ROW_PIECE_NBYTES):
                 return
-        self._fill(i, 0, file, offset, out)
+        self._fill(row, 0, file, offset, out)
         if self.in_pieces:
-            self._check_rows(i, 0, first, file, out)
+            self._check_rows(row, 0, first, file, out)
 
     def _read_contiguous(self, start: int, stop: int, out: FloatArray) -> None:
         """Read straight into `out`, neighbouring chunks with one call."""
-        run: Run = []
+        chunks: CoalescedChunks = []
         file: OpenFile | None = None
         begin = end = max_nbytes = 0
-        for i, first, _, target, is_complete in self.rows(start, stop):
+        for row, first, _, target, is_complete in self.rows(start, stop):
             if not is_complete:
                 if file is not None:  # first, since prefetched ranges are in order
-                    self._read_run(file, begin, run, max_nbytes)
-                    run, file = [], None
-                self._read_frames(i, first, out[target])
+                    self._read_coalesced(file, begin, chunks, max_nbytes)
+                    chunks, file = [], None
+                self._read_frames(row, first, out[target])
                 continue
-            next_file, offset, nbytes = self.locate(i, 0)
+            next_file, offset, nbytes = self.locate(row, 0)
             data = out[target].reshape(-1).view(np.uint8)
             trailing = np.empty(nbytes - data.nbytes + self.trailer_nbytes, np.uint8)
             if file is not None and (
                 next_file is not file or offset != end or offset + nbytes > begin + max_nbytes
             ):
-                self._read_run(file, begin, run, max_nbytes)
-                run = []
+                self._read_coalesced(file, begin, chunks, max_nbytes)
+                chunks = []
             if next_file is not file:
                 max_nbytes = DISK_RUN_NBYTES if next_file.is_on_disk else RUN_NBYTES
-            if not run:
+            if not chunks:
                 file, begin = next_file, offset
-            run.append((i, data, trailing))
+            chunks.append((row, data, trailing))
             end = offset + nbytes + self.trailer_nbytes
         if file is not None:
-            self._read_run(file, begin, run, max_nbytes)
+            self._read_coalesced(file, begin, chunks, max_nbytes)
 
-    def _read_run(self, file: OpenFile, offset: int, run: Run, max_nbytes: int) -> None:
-        i, data, last = run[0]
+    def _read_coalesced(
+        self, file: OpenFile, offset: int, chunks: CoalescedChunks, max_nbytes: int
+    ) -> None:
+        row, data, trailing = chunks[0]
         crc = 0
-        while self.verifies and data.nbytes > max_nbytes:  # then the run has a single chunk
-            self._fill(i, 0, file, offset, data[:max_nbytes])
+        while self.verifies and data.nbytes > max_nbytes:  # then there is a single chunk
+            self._fill(row, 0, file, offset, data[:max_nbytes])
             crc = crc32c(data[:max_nbytes], crc)
             data, offset = data[max_nbytes:], offset + max_nbytes
-        run[0] = i, data, last
-        self._fill(i, 0, file, offset, *(part for _, *parts in run for part in parts if part.size))
-        for i, data, trailing in run if self.verifies else ():
+        chunks[0] = row, data, trailing
+        self._fill(
+            row, 0, file, offset, *(part for _, *buffers in chunks for part in buffers if part.size)
+        )
+        for row, data, trailing in chunks if self.verifies else ():
             crc = crc32c(data, crc)
             n_zeros = trailing.nbytes - self.trailer_nbytes  # after the last frame
             if n_zeros:
                 crc = crc32c(trailing[:n_zeros], crc)
-            self._compare(i, 0, file, crc, trailing[n_zeros:])
+            self._compare(row, 0, file, crc, trailing[n_zeros:])
             crc = 0
 
     def _read_chunk(
-        self, rows: RowFrames, column: ColumnAtoms, out: FloatArray, *, only_requested: bool
+        self,
+        row_frames: RowFrames,
+        column_atoms: ColumnAtoms,
+        out: FloatArray,
+        *,
+        only_requested: bool,
     ) -> None:
-        j, atoms, n_atoms, target, span = column
-        if span is not None:
-            source = self._read_rows(rows, j, *span)
-            source, atoms = select_atoms(source, atoms, n_atoms, span[0] // 4)
-        elif self.uncompressed and not rows.is_complete:
-            source = self._read_rows(rows, j, 0, self.row_nbytes)
+        row, first, end, _, is_complete = row_frames
+        column, atoms, n_atoms, target, byte_bounds = column_atoms
+        if byte_bounds is not None:
+            source = self._read_rows(row_frames, column, *byte_bounds)
+            source, atoms = select_atoms(source, atoms, n_atoms, byte_bounds[0] // 4)
+        elif self.uncompressed and not is_complete:
+            source = self._read_rows(row_frames, column, 0, self.row_nbytes)
             source = source.reshape(len(source), -1, 3)
         elif only_requested:
             if atoms is None and n_atoms < self.chunk_atoms:
                 atoms = np.arange(n_atoms)
             if isinstance(target, slice):
-                self._decode_into(rows.i, j, out[:, target], atoms, rows.first, rows.last)
+                self._decode_into(row, column, out[:, target], atoms, first, end)
                 return
             source = np.empty((len(out), len(target), 3), np.float32)
-            self._decode_into(rows.i, j, source, atoms, rows.first, rows.last)
+            self._decode_into(row, column, source, atoms, first, end)
             atoms, n_atoms = None, len(target)
         else:
-            source = self._chunk(rows.i, j, keep=not rows.is_complete)[rows.first : rows.last]
+            source = self._chunk(row, column, keep=not is_complete)[first:end]
         if atoms is None:
             out[:, target] = source[:, :n_atoms]
         elif isinstance(target, slice):
@@ -412,61 +444,63 @@ class ChunkedArray(ABC):
         else:
             out[:, target] = source[:, atoms]
 
-    def _read_rows(self, rows: RowFrames, j: int, begin: int, end: int) -> FloatArray:
-        """Return bytes ``begin:end`` of requested frames of an uncompressed chunk, as floats."""
-        i, first, last, *_ = rows
-        file, offset, _ = self.locate(i, j)
-        row_bytes = np.empty((last - first, end - begin), np.uint8)
-        first_byte = offset + first * self.row_nbytes + begin
-        if end - begin == self.row_nbytes:
-            self._fill(i, j, file, first_byte, row_bytes)
+    def _read_rows(self, row_frames: RowFrames, column: int, low: int, high: int) -> FloatArray:
+        """Return bytes ``low:high`` of requested frames of an uncompressed chunk, as floats."""
+        row, first, end, *_ = row_frames
+        file, offset, _ = self.locate(row, column)
+        row_bytes = np.empty((end - first, high - low), np.uint8)
+        first_byte = offset + first * self.row_nbytes + low
+        if high - low == self.row_nbytes:
+            self._fill(row, column, file, first_byte, row_bytes)
         else:
-            for k, row in enumerate(row_bytes):
-                self._fill(i, j, file, first_byte + k * self.row_nbytes, row)
+            for number, frame_bytes in enumerate(row_bytes):
+                self._fill(row, column, file, first_byte + number * self.row_nbytes, frame_bytes)
         if self.in_pieces:
-            self._check_rows(i, j, first, file, row_bytes, begin // ROW_PIECE_NBYTES)
+            self._check_rows(row, column, first, file, row_bytes, low // ROW_PIECE_NBYTES)
         return row_bytes.view("<f4")
 
-    def _encoded(self, i: int, j: int, *, verify: bool) -> tuple[OpenFile, Bytes]:
+    def _encoded(self, row: int, column: int, *, verify: bool) -> tuple[OpenFile, Bytes]:
         """Return the stored bytes of a chunk, valid until the next call in this thread."""
-        file, offset, nbytes = self.locate(i, j)
+        file, offset, nbytes = self.locate(row, column)
         encoded = _scratch.buffer("encoded", nbytes + self.trailer_nbytes)
-        self._fill(i, j, file, offset, encoded)
+        self._fill(row, column, file, offset, encoded)
         if verify and (self.uncompressed or not self.checksums_of_decoded):
-            self._compare(i, j, file, crc32c(encoded[:nbytes]), encoded[nbytes:])
+            self._compare(row, column, file, crc32c(encoded[:nbytes]), encoded[nbytes:])
         return file, encoded[:nbytes]
 
     def _decode_into(
-        self, i: int, j: int, out: FloatArray, *part: Any, verify: bool | None = None
+        self, row: int, column: int, out: FloatArray, *selection: Any, verify: bool | None = None
     ) -> None:
-        """Fill `out`; `part`: atoms, first and last frame, as `_decode` takes them."""
+        """Fill `out`; `selection`: atoms, first and end frame, as `_decode` takes them."""
         verify = self.verifies if verify is None else verify
-        file, data = self._encoded(i, j, verify=verify)
+        file, data = self._encoded(row, column, verify=verify)
         try:
-            self._decode(data, out, *part)
+            self._decode(data, out, *selection)
         except ValueError as error:
-            raise self.chunk_error(i, j, file, f"a chunk cannot be decoded: {error}") from error
+            raise self.chunk_error(
+                row, column, file, f"a chunk cannot be decoded: {error}"
+            ) from error
         if verify and self.checksums_of_decoded:
-            self._compare(i, j, file, crc32c(out), data[:0])
+            self._compare(row, column, file, crc32c(out), data[:0])
 
-    def _load(self, i: int, j: int, *, verify: bool) -> FloatArray:
+    def _load(self, row: int, column: int, *, verify: bool) -> FloatArray:
         """Return a complete chunk with its padding; uncompressed, valid until the next call."""
         if self.uncompressed:
-            data = self._encoded(i, j, verify=verify)[1]
+            data = self._encoded(row, column, verify=verify)[1]
             return data.view("<f4").reshape(-1, self.chunk_atoms, 3)
         chunk = np.empty((self.chunk_frames, self.chunk_atoms, 3), np.float32)
-        self._decode_into(i, j, chunk, None, 0, self.chunk_frames, verify=verify)
+        self._decode_into(row, column, chunk, None, 0, self.chunk_frames, verify=verify)
         return chunk
 
-    def _chunk(self, i: int, j: int, *, keep: bool) -> FloatArray:
-        """Return a complete chunk; `keep`: keep it, with others of its row."""
-        if self._decoded_row == i and j in self._decoded:
-            return self._decoded[j]
-        chunk = self._load(i, j, verify=self.verifies)
+    def _chunk(self, row: int, column: int, *, keep: bool) -> FloatArray:
+        """Return a complete chunk; `keep`: whether to keep it, with others of its row."""
+        if self._decoded_row == row and column in self._decoded:
+            return self._decoded[column]
+        chunk = self._load(row, column, verify=self.verifies)
         if keep:
-            if self._decoded_row != i:
-                self._decoded_row, self._decoded = i, {}
-            self._decoded[j] = chunk
+            if self._decoded_row != row:
+                self._decoded_row, self._decoded = row, {}
+            self._decoded[column] = chunk
         return chunk
 
 
@@ -495,11 +529,17 @@ class ChunksInFile(ChunkedArray):
         super().__init__(name, shape, chunk, **options)
         self.file, self.offset, self.nbytes = file, offset, nbytes
 
-    def locate(self, i: int, j: int) -> tuple[OpenFile, int, int]:
-        return self.file, self.offset.item(i, j), self.nbytes.item(i, j)
+    def locate(self, row: int, column: int) -> tuple[OpenFile, int, int]:
+        return self.file, self.offset.item(row, column), self.nbytes.item(row, column)
 
-    def chunk_error(self, i: int, j: int, file: OpenFile, problem: str) -> CorruptLayoutError:  # noqa: ARG002
-        return CorruptLayoutError(f"{self.describe_chunk(i, j)}: {problem}")
+    def chunk_error(
+        self,
+        row: int,
+        column: int,
+        file: OpenFile,  # noqa: ARG002
+        problem: str,
+    ) -> CorruptLayoutError:
+        return CorruptLayoutError(f"{self.describe_chunk(row, column)}: {problem}")
 
 
 def inflate(stored: NDArray[np.uint8], out: NDArray[Any]) -> None:

@@ -225,12 +225,15 @@ class OwnOutput(ABC, Generic[Array]):
 
     def _units_of(self, key: tuple[str, str]) -> Iterator[Unit]:
         array = self.arrays[key]
-        for i, j in np.ndindex(*array.grid):
-            first = i * array.chunk_frames
+        for row, column in np.ndindex(*array.grid):
+            first = row * array.chunk_frames
             frames = (first, min(first + array.chunk_frames, array.n_frames))
-            check, ranges = partial(array.check, i, j), partial(array.chunk_range, i, j)
-            openings = partial(array.chunk_openings, i)
-            yield Unit(array.describe_chunk(i, j), check, frames, key[0], ranges, openings)
+            check, ranges = (
+                partial(array.check, row, column),
+                partial(array.chunk_range, row, column),
+            )
+            openings = partial(array.chunk_openings, row)
+            yield Unit(array.describe_chunk(row, column), check, frames, key[0], ranges, openings)
 
     def close(self) -> None:
         for array in self.arrays.values():

@@ -261,15 +261,15 @@ def decode_chunk(
     out: FloatArray,
     atoms: NDArray[np.int64] | None = None,
     first: int = 0,
-    last: int | None = None,
+    end: int | None = None,
 ) -> None:
     """Decode positions of a chunk; raises ValueError: the bytes are not such a chunk.
 
     `shape`, (F, A): expected frames and atoms; nothing is allocated for a chunk of others. `out`,
-    (last - first, k, 3) float32: is filled; each frame must be contiguous. `atoms`, (k,) int64, and
-    frames ``first:last``: all by default.
+    (end - first, k, 3) float32: is filled; each frame must be contiguous. `atoms`, (k,) int64, and
+    frames ``first:end``: all by default.
     """
-    last = shape[0] if last is None else last
+    end = shape[0] if end is None else end
     if len(data) < HEADER.size:
         raise ValueError(f"{len(data)} bytes, too few for a quantised chunk")
     magic, mode, itemsize, _, n_frames, n_atoms, scale, *sizes = HEADER.unpack_from(data)
@@ -287,7 +287,7 @@ def decode_chunk(
     second_part = data[HEADER.size + sizes[0] :]
     if mode == FLOATS:
         floats = _decompress(first_part, 4, 3 * n_frames * n_atoms, "first part").view("<f4")
-        frames = floats.reshape(n_frames, n_atoms, 3)[first:last]
+        frames = floats.reshape(n_frames, n_atoms, 3)[first:end]
         out[...] = frames if atoms is None else frames[:, atoms]
         return
     along_atoms = (mode - 1) & ALONG_ATOMS
@@ -300,27 +300,27 @@ def decode_chunk(
             raise ValueError(f"its description has {description_nbytes} bytes")
         description = _decompress(first_part, 1, description_nbytes, "first part")
         bits = np.frombuffer(second_part, np.uint8)
-        decode_rigid(description, bits, shape, scale, out, atoms, first, last, xtc=xtc)
+        decode_rigid(description, bits, shape, scale, out, atoms, first, end, xtc=xtc)
         return
     if is_bitpacked:
         bits = np.frombuffer(second_part, np.uint8)
         neighbours = _decompress(first_part, 1, n_atoms, "first part") if along_atoms else None
-        sum_packed(bits, shape, scale, out, atoms, first, last, xtc=xtc, neighbours=neighbours)
+        sum_packed(bits, shape, scale, out, atoms, first, end, xtc=xtc, neighbours=neighbours)
         return
     if along_atoms:
         neighbours = _decompress(first_part, 1, n_atoms, "first part")
         n_numbers = 3 * n_atoms * n_frames
         raw = _decompress(second_part, itemsize, n_numbers, "second part")
         numbers = raw.view(f"<u{itemsize}")
-        differences = _integer_buffer(last - first, n_atoms)
-        kernels.unfold(numbers[3 * n_atoms * first : 3 * n_atoms * last], differences)
+        differences = _integer_buffer(end - first, n_atoms)
+        kernels.unfold(numbers[3 * n_atoms * first : 3 * n_atoms * end], differences)
         sum_neighbours(differences, neighbours, scale, out, atoms, xtc=xtc)
         return
-    deltas = _integer_buffer(last, n_atoms)
-    if last:
+    deltas = _integer_buffer(end, n_atoms)
+    if end:
         kernels.unfold(_decompress(first_part, 4, 3 * n_atoms, "first part").view("<u4"), deltas[0])
-    if last > 1:
+    if end > 1:
         n_numbers = 3 * n_atoms * (n_frames - 1)
         numbers = _decompress(second_part, itemsize, n_numbers, "second part").view(f"<u{itemsize}")
-        kernels.unfold(numbers[: 3 * n_atoms * (last - 1)], deltas[1:])
-    kernels.dequantise(deltas, scale, out, atoms, first, last, xtc=xtc)
+        kernels.unfold(numbers[: 3 * n_atoms * (end - 1)], deltas[1:])
+    kernels.dequantise(deltas, scale, out, atoms, first, end, xtc=xtc)

@@ -128,8 +128,8 @@ def chunks_of(dataset: h5py.Dataset, file: OpenFile) -> ForeignChunks | None:
     if dataset.chunks is not None:
 
         def set_offset(chunk: h5py.h5d.StoreInfo) -> None:
-            (i, first), (j, second) = map(divmod, chunk.chunk_offset[:2], (frames, atoms))
-            if first or second or chunk.chunk_offset[2] or j >= offset.shape[1]:
+            (row, first), (column, second) = map(divmod, chunk.chunk_offset[:2], (frames, atoms))
+            if first or second or chunk.chunk_offset[2] or column >= offset.shape[1]:
                 raise SourceError(
                     f"{file.path}: {dataset.name} has a chunk at {chunk.chunk_offset}, where none "
                     f"of {dataset.chunks} begins; the file is damaged, copy it again"
@@ -139,8 +139,8 @@ def chunks_of(dataset: h5py.Dataset, file: OpenFile) -> ForeignChunks | None:
                     f"{file.path}: {dataset.name} has a chunk at byte {chunk.byte_offset} of the "
                     "file, where none can be; the file is damaged, copy it again"
                 )
-            if chunk.size == chunk_nbytes and not chunk.filter_mask and i < len(offset):
-                offset[i, j] = chunk.byte_offset
+            if chunk.size == chunk_nbytes and not chunk.filter_mask and row < len(offset):
+                offset[row, column] = chunk.byte_offset
 
         dataset.id.chunk_iter(set_offset)
     elif not dataset.external and dataset.id.get_offset() is not None:

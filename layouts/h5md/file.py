@@ -235,8 +235,8 @@ def chunk_table(dataset: h5py.Dataset) -> tuple[NDArray[np.int64], NDArray[np.in
     if hasattr(dataset.id, "chunk_iter"):
         dataset.id.chunk_iter(add_chunk)
     else:  # HDF5 before 1.12.3
-        for i, j in np.ndindex(*grid):
-            add_chunk(dataset.id.get_chunk_info_by_coord((i * chunk[0], j * chunk[1], 0)))
+        for row, column in np.ndindex(*grid):
+            add_chunk(dataset.id.get_chunk_info_by_coord((row * chunk[0], column * chunk[1], 0)))
     return offset, nbytes
 
 
@@ -360,16 +360,16 @@ def cut_chunks(
         raise ValueError(f"a piece begins at frame {start}, within a chunk of {plan.chunk_frames}")
     shape = (plan.chunk_frames, plan.chunk_atoms, 3)
     for first in range(0, len(values), plan.chunk_frames):
-        for j in range(plan.n_atom_chunks):
-            atom = j * plan.chunk_atoms
+        for column in range(plan.n_atom_chunks):
+            atom = column * plan.chunk_atoms
             part = values[first : first + plan.chunk_frames, atom : atom + plan.chunk_atoms]
             part_shape = part.shape[:2]
             if part.shape != shape and not plan.contiguous:
                 padded = np.zeros(shape, "<f4")
                 padded[: part.shape[0], : part.shape[1]] = part
                 part = padded
-            i = (start + first) // plan.chunk_frames
-            yield i, j, part_shape, np.ascontiguousarray(part, "<f4")
+            row = (start + first) // plan.chunk_frames
+            yield row, column, part_shape, np.ascontiguousarray(part, "<f4")
 
 
 def chunk_checksums(chunk: NDArray[np.float32], codec: ChunkCodec) -> list[int]:
@@ -421,5 +421,5 @@ def atom_ids(meta: OutputMeta) -> dict[str, NDArray[np.int64]]:
 
 def parse_key(key: str) -> tuple[tuple[str, str], tuple[int, int]]:
     """Return (group, field), and the numbers along frames and atoms, of an encoded chunk's key."""
-    group, field, i, j = key.split("/")
-    return (group, field), (int(i), int(j))
+    group, field, row, column = key.split("/")
+    return (group, field), (int(row), int(column))

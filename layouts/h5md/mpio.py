@@ -236,18 +236,20 @@ class H5MDMPIOWriter(H5MDWriter):
             if rest:  # a key of a chunk, in a record of an earlier run
                 return record
             array = self._arrays[group, field]
-            i, j, first = int(start) // array.chunk_frames, 0, 0
+            row, column, first = int(start) // array.chunk_frames, 0, 0
             while first < len(chunk_crcs):
-                end = first + self._n_checksums(array, i)
-                crcs[f"{group}/{field}/{i}/{j}"] = chunk_crcs[first:end]
+                end = first + self._n_checksums(array, row)
+                crcs[f"{group}/{field}/{row}/{column}"] = chunk_crcs[first:end]
                 first = end
-                i, j = (i, j + 1) if j + 1 < array.n_atom_chunks else (i + 1, 0)
+                row, column = (
+                    (row, column + 1) if column + 1 < array.n_atom_chunks else (row + 1, 0)
+                )
         return replace(record, crcs=crcs)
 
-    def _n_checksums(self, array: ArrayPlan, i: int) -> int:
+    def _n_checksums(self, array: ArrayPlan, row: int) -> int:
         if self.plan.compression is not None:
             return 1
         n_rows = array.chunk_frames
         if array.contiguous:
-            n_rows = min(n_rows, self.plan.n_frames - i * n_rows)
+            n_rows = min(n_rows, self.plan.n_frames - row * n_rows)
         return 1 + n_rows * pieces_of_row(12 * array.chunk_atoms)

@@ -68,16 +68,20 @@ class H5MDChunks(ChunksInFile):
         super().__init__(*chunks, uncompressed=uncompressed, verify=verify, in_pieces=in_pieces)
         self.crcs, self.pieces, self._decode_chunk = crcs, pieces, decode
 
-    def _compare(self, i: int, j: int, file: OpenFile, crc: int, _: NDArray[np.uint8]) -> None:
-        expected = int(self.crcs[i, j])
+    def _compare(
+        self, row: int, column: int, file: OpenFile, crc: int, _: NDArray[np.uint8]
+    ) -> None:
+        expected = int(self.crcs[row, column])
         if crc != expected:
             problem = f"crc32c {crc:08x} found, {expected:08x} expected; the file is damaged"
-            raise self.chunk_error(i, j, file, f"{problem}: convert the source again")
+            raise self.chunk_error(row, column, file, f"{problem}: convert the source again")
 
-    def _piece_checksums(self, start: int, stop: int, j: int, first: int, n_pieces: int) -> Sums:
+    def _piece_checksums(
+        self, start: int, stop: int, column: int, first: int, n_pieces: int
+    ) -> Sums:
         assert self.pieces is not None
         table = self.pieces.read(self.file, start, stop)
-        return table[:, j, first : first + n_pieces]
+        return table[:, column, first : first + n_pieces]
 
     def _decode(
         self,
@@ -85,7 +89,7 @@ class H5MDChunks(ChunksInFile):
         out: NDArray[np.float32],
         atoms: AtomIndices | None,  # noqa: ARG002
         first: int,  # noqa: ARG002
-        last: int,  # noqa: ARG002
+        end: int,  # noqa: ARG002
     ) -> None:
         assert self._decode_chunk is not None
         self._decode_chunk(data, out)
@@ -101,14 +105,14 @@ def stored_chunks(arrays: Arrays, start: int, stop: int) -> Iterator[EncodedChun
 
     for (group, field), array in arrays.items():
         rows = range(start // array.chunk_frames, -(-stop // array.chunk_frames))
-        for i, j in ((i, j) for i in rows for j in range(array.grid[1])):
-            array.check(i, j)
-            file, offset, nbytes = array.locate(i, j)
+        for row, column in ((row, column) for row in rows for column in range(array.grid[1])):
+            array.check(row, column)
+            file, offset, nbytes = array.locate(row, column)
             data = file.array(offset, nbytes)
-            crcs = [int(array.crcs[i, j])]
+            crcs = [int(array.crcs[row, column])]
             if array.uncompressed:
                 crcs += row_sums(data.reshape(-1, array.row_nbytes)).tolist()
-            yield EncodedChunk(f"{group}/{field}/{i}/{j}", data, crcs)
+            yield EncodedChunk(f"{group}/{field}/{row}/{column}", data, crcs)
 
 
 class OwnFile(OwnOutput[H5MDChunks]):

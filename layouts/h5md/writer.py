@@ -241,9 +241,12 @@ class H5MDWriter(LayoutWriter):
     def _is_intact(self, record: PieceRecord) -> bool:
         with self._open_for_reading() as file, suppress(CorruptLayoutError):
             for chunk_key, crcs in record.crcs.items():
-                key, (i, j) = parse_key(chunk_key)
-                nbytes = _chunk_nbytes(self._arrays[key], i, self.plan.n_frames)
-                if checksum(file, int(self.contents.chunk_offsets[key][i, j]), nbytes) != crcs[0]:
+                key, (row, column) = parse_key(chunk_key)
+                nbytes = _chunk_nbytes(self._arrays[key], row, self.plan.n_frames)
+                if (
+                    checksum(file, int(self.contents.chunk_offsets[key][row, column]), nbytes)
+                    != crcs[0]
+                ):
                     return False
             return True
         return False
@@ -263,9 +266,11 @@ class H5MDWriter(LayoutWriter):
         items = []
         for (group, field), array in self._arrays.items():
             codec = chunk_codec(self.plan, field)
-            for i, j, shape, chunk in cut_chunks(array, start, self._values(block, group, field)):
+            for row, column, shape, chunk in cut_chunks(
+                array, start, self._values(block, group, field)
+            ):
                 data, crcs = encode_chunk(chunk, codec, shape)
-                items.append(EncodedChunk(f"{group}/{field}/{i}/{j}", data, crcs))
+                items.append(EncodedChunk(f"{group}/{field}/{row}/{column}", data, crcs))
         return items
 
     def _values(self, block: FrameBlock, group: str, field: str) -> NDArray[np.float32]:
@@ -292,17 +297,19 @@ class H5MDWriter(LayoutWriter):
         return OpenFile(self.path, CorruptLayoutError)
 
     def store(self, item: EncodedChunk) -> None:
-        key, (i, j) = parse_key(item.key)
+        key, (row, column) = parse_key(item.key)
         if self._uncompressed:
             with as_output_error(self.path):
-                self._raw_file.write(int(self.contents.chunk_offsets[key][i, j]), *item.parts)
+                self._raw_file.write(
+                    int(self.contents.chunk_offsets[key][row, column]), *item.parts
+                )
             return
         array = self._arrays[key]
         file = self._file
         assert self._handle_file is not None
         with as_output_error(self.path), self._handle_file.raising_disk_errors():
             dataset = file[value_path(*key)].id
-            first = (i * array.chunk_frames, j * array.chunk_atoms, 0)
+            first = (row * array.chunk_frames, column * array.chunk_atoms, 0)
             dataset.write_direct_chunk(first, item.data)
 
     def drain(self) -> None:
@@ -312,12 +319,12 @@ class H5MDWriter(LayoutWriter):
 
     def commit(self, record: PieceRecord) -> None:
         for chunk_key, crcs in record.crcs.items():
-            key, (i, j) = parse_key(chunk_key)
-            self._crcs[key][i, j] = crcs[0]
-            self._stored[key][i, j] = True
+            key, (row, column) = parse_key(chunk_key)
+            self._crcs[key][row, column] = crcs[0]
+            self._stored[key][row, column] = True
             if key in self._pieces:
                 chunk_frames = self._arrays[key].chunk_frames
-                rows = self._pieces[key][i * chunk_frames : (i + 1) * chunk_frames, j]
+                rows = self._pieces[key][row * chunk_frames : (row + 1) * chunk_frames, column]
                 rows[...] = np.reshape(crcs[1:], (-1, rows.shape[1]))[: len(rows)]
         self.contents.time.write(self._raw_file.fileno(), record.start, record.time, self.path)
         self.contents.step.write(self._raw_file.fileno(), record.start, record.step, self.path)
@@ -330,14 +337,14 @@ class H5MDWriter(LayoutWriter):
         """Raise OutputError unless all chunks were stored."""
         for (group, field), is_stored in self._stored.items():
             if not is_stored.all():
-                i, j = (int(n) for n in np.argwhere(~is_stored)[0])
+                row, column = (int(n) for n in np.argwhere(~is_stored)[0])
                 array = self._arrays[group, field]
-                first = i * array.chunk_frames
+                first = row * array.chunk_frames
                 last = min(first + array.chunk_frames, self.plan.n_frames) - 1
                 raise OutputError(
                     f"{self.path}: {int((~is_stored).sum())} of {is_stored.size} chunks of {field} "
                     f"of {group} were not stored, the first that of frames {first} to {last}, "
-                    f"atoms from {j * array.chunk_atoms} on; convert again"
+                    f"atoms from {column * array.chunk_atoms} on; convert again"
                 )
 
     def finish(self) -> None:
@@ -526,9 +533,9 @@ def add_offsets(file: h5py.File, record: PieceRecord, plan: LayoutPlan, run: int
     """Return the record with offsets and sizes of its compressed chunks in the file of a run."""
     ranges = []
     for chunk_key in record.crcs:
-        key, (i, j) = parse_key(chunk_key)
+        key, (row, column) = parse_key(chunk_key)
         array = plan.array(*key)
-        first = (i * array.chunk_frames, j * array.chunk_atoms, 0)
+        first = (row * array.chunk_frames, column * array.chunk_atoms, 0)
         info = file[value_path(*key)].id.get_chunk_info_by_coord(first)
         ranges.append((info.byte_offset, info.size))
     extra = {"places": np.array(ranges, "<i8"), "run": np.array([run], "<i8")}

@@ -139,7 +139,7 @@ class Shard:
             raise self._damage("its index points outside of the file;")
         return index
 
-    def span(self, chunk: int) -> tuple[int, int]:
+    def locate(self, chunk: int) -> tuple[int, int]:
         """Return offset and size of a chunk, without its crc32c."""
         offset, size = self.index[chunk]
         if offset == MISSING_CHUNK:
@@ -147,7 +147,7 @@ class Shard:
         return offset, size - CRC_NBYTES
 
     def crc32c(self, chunk: int) -> int:
-        offset, nbytes = self.span(chunk)
+        offset, nbytes = self.locate(chunk)
         return kernels.crc32c(self.file.array(offset, nbytes))
 
     def close(self) -> None:
@@ -309,20 +309,22 @@ class ShardedChunks(ChunkedArray):
         super().close()
         self._files.close()
 
-    def locate(self, i: int, j: int) -> tuple[OpenFile, int, int]:
-        number, row = divmod(i, self.frames_per_shard)
+    def locate(self, row: int, column: int) -> tuple[OpenFile, int, int]:
+        number, shard_row = divmod(row, self.frames_per_shard)
         try:
             shard = self._files[number]
-            offset, nbytes = shard.span(row * self._n_columns + j)
+            offset, nbytes = shard.locate(shard_row * self._n_columns + column)
         except CorruptLayoutError as error:
-            raise CorruptLayoutError(f"{error} ({self.describe_chunk(i, j)})") from error
+            raise CorruptLayoutError(f"{error} ({self.describe_chunk(row, column)})") from error
         if self.uncompressed and nbytes != self._chunk_nbytes:
             raise self.chunk_error(
-                i, j, shard.file, f"a chunk of {nbytes} bytes, not {self._chunk_nbytes}"
+                row, column, shard.file, f"a chunk of {nbytes} bytes, not {self._chunk_nbytes}"
             )
         return shard.file, offset, nbytes
 
-    def openings(self, runs: FrameRuns, atoms: AtomIndices | None, count: int) -> Iterator[Opening]:
+    def openings(
+        self, runs: FrameRuns, atoms: AtomIndices | None, n_arrays: int
+    ) -> Iterator[Opening]:
         """Yield tables and shards (whole if all their chunks are read)."""
         if self.verifies:
             covered = [self._covered(*run, self.chunk_frames) for run in runs]
@@ -333,16 +335,16 @@ class ShardedChunks(ChunkedArray):
                 parts=any(len(touched) > len(whole) for touched, whole in covered),
             )
         columns = self.columns(atoms)
-        all_atoms = len(columns) == self.grid[1] and all(column.span is None for column in columns)
+        all_atoms = len(columns) == self.grid[1] and all(c.byte_bounds is None for c in columns)
         numbers, whole_shards = dict[int, None](), set[int]()
         for run in runs:
             touched, whole = self._covered(*run, self.frames_per_shard * self.chunk_frames)
             numbers |= dict.fromkeys(touched[:MAX_SHARDS_AHEAD])
             whole_shards.update(whole[:MAX_SHARDS_AHEAD] if all_atoms else ())
-        yield from self._files.openings(list(numbers), whole_shards, count)
+        yield from self._files.openings(list(numbers), whole_shards, n_arrays)
 
-    def chunk_openings(self, i: int) -> Iterator[Opening]:
-        return self._files.openings([i // self.frames_per_shard], set(), 1)
+    def chunk_openings(self, row: int) -> Iterator[Opening]:
+        return self._files.openings([row // self.frames_per_shard], set(), 1)
 
     def _covered(self, start: int, stop: int, n_frames: int) -> tuple[range, range]:
         """Return which chunks or shards of `n_frames` a run touches, and which it covers."""
@@ -350,50 +352,56 @@ class ShardedChunks(ChunkedArray):
         end = touched.stop if stop == self.n_frames else stop // n_frames
         return touched, range(-(-start // n_frames), end)
 
-    def chunk_error(self, i: int, j: int, file: OpenFile, problem: str) -> CorruptLayoutError:
-        return CorruptLayoutError(f"{file.path}: {problem} ({self.describe_chunk(i, j)})")
+    def chunk_error(
+        self, row: int, column: int, file: OpenFile, problem: str
+    ) -> CorruptLayoutError:
+        return CorruptLayoutError(f"{file.path}: {problem} ({self.describe_chunk(row, column)})")
 
-    def _compare(self, i: int, j: int, file: OpenFile, crc: int, trailer: Bytes) -> None:
+    def _compare(self, row: int, column: int, file: OpenFile, crc: int, trailer: Bytes) -> None:
         if crc != int.from_bytes(trailer.tobytes(), "little"):
             problem = "the checksum of a chunk is wrong; the file is damaged"
-        elif self.checksums.stored(i, j) not in (None, crc):
+        elif self.checksums.stored(row, column) not in (None, crc):
             problem = (
                 "not what was written there, though intact: a shard of another output, or another "
                 "shard of this one, is in its place"
             )
         else:
             return
-        raise self.chunk_error(i, j, file, f"{problem}; convert the source again")
+        raise self.chunk_error(row, column, file, f"{problem}; convert the source again")
 
-    def _piece_checksums(self, start: int, stop: int, j: int, first: int, n_pieces: int) -> Sums:
-        return self.checksums.pieces(start, stop, j, first, n_pieces)
+    def _piece_checksums(
+        self, start: int, stop: int, column: int, first: int, n_pieces: int
+    ) -> Sums:
+        return self.checksums.pieces(start, stop, column, first, n_pieces)
 
     def _decode(
-        self, data: Bytes, out: FloatArray, atoms: AtomIndices | None, first: int, last: int
+        self, data: Bytes, out: FloatArray, atoms: AtomIndices | None, first: int, end: int
     ) -> None:
         if self.metadata.quantised is not None:
-            decode_chunk(data.data, (self.chunk_frames, self.chunk_atoms), out, atoms, first, last)
+            decode_chunk(data.data, (self.chunk_frames, self.chunk_atoms), out, atoms, first, end)
         elif self.metadata.compressor is not None:
             self.metadata.compressor.decode(data.data, out.reshape(-1).view(np.uint8))
 
-    def _load(self, i: int, j: int, *, verify: bool) -> FloatArray:
-        chunk = super()._load(i, j, verify=verify)
+    def _load(self, row: int, column: int, *, verify: bool) -> FloatArray:
+        chunk = super()._load(row, column, verify=verify)
         compressor = self.metadata.compressor
         if verify and compressor is not None and compressor.is_plug_in:
-            self._compare_decoded(i, j, chunk)
+            self._compare_decoded(row, column, chunk)
         return chunk
 
-    def check(self, i: int, j: int) -> FloatArray:
-        chunk = super().check(i, j)
-        self._compare_decoded(i, j, chunk)
+    def check(self, row: int, column: int) -> FloatArray:
+        chunk = super().check(row, column)
+        self._compare_decoded(row, column, chunk)
         if self.uncompressed and self.checksums.has_pieces:
-            n_rows = min(self.chunk_frames, self.n_frames - i * self.chunk_frames)
-            self._check_rows(i, j, 0, self.locate(i, j)[0], chunk[:n_rows])
+            n_rows = min(self.chunk_frames, self.n_frames - row * self.chunk_frames)
+            self._check_rows(row, column, 0, self.locate(row, column)[0], chunk[:n_rows])
         return chunk
 
-    def _compare_decoded(self, i: int, j: int, chunk: FloatArray) -> None:
-        if kernels.crc32c(chunk) != self.checksums.decoded(i, j):
-            raise self.chunk_error(i, j, self.locate(i, j)[0], "not what was written there")
+    def _compare_decoded(self, row: int, column: int, chunk: FloatArray) -> None:
+        if kernels.crc32c(chunk) != self.checksums.decoded(row, column):
+            raise self.chunk_error(
+                row, column, self.locate(row, column)[0], "not what was written there"
+            )
 
     def encoded_chunk(self, start: int, stop: int) -> EncodedChunk:
         """Return the shard of frames ``start:stop``, after checking all its chunks."""
@@ -402,10 +410,10 @@ class ShardedChunks(ChunkedArray):
         rows = range(start // self.chunk_frames, -(-stop // self.chunk_frames))
         decoded: list[int] = []
         other_crcs: list[int | None] = []
-        for i, j in product(rows, range(self.grid[1])):
-            self.check(i, j)
-            decoded.append(self.checksums.decoded(i, j))
-            other_crcs.append(self.checksums.stored(i, j))
+        for row, column in product(rows, range(self.grid[1])):
+            self.check(row, column)
+            decoded.append(self.checksums.decoded(row, column))
+            other_crcs.append(self.checksums.stored(row, column))
         path = self.locate(rows.start, 0)[0].path
         if self.uncompressed:
             n_pieces = self.grid[1] * pieces_of_row(self.row_nbytes)

@@ -206,7 +206,7 @@ def test_any_frames_of_any_atoms(rule, compressor, data):
     first = data.draw(st.integers(0, 5))
     last = data.draw(st.integers(first + 1, 6))
     picked = None if atoms is None else np.array(atoms, np.int64)
-    part = decoded(encoded, (6, 120), first=first, last=last, atoms=picked)
+    part = decoded(encoded, (6, 120), first=first, end=last, atoms=picked)
     whole = decoded(encoded, (6, 120))
     assert np.array_equal(part, whole[first:last] if picked is None else whole[first:last, picked])
     assert np.abs(whole - positions).max() < 1e-4
