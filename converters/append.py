@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from mdio.converters.opening import read_frame_keys, topology_for
 from mdio.converters.options import ConversionOptions, ConvertResult
 from mdio.converters.periodic import TransformedLayout
-from mdio.converters.selection import AtomChoice, check_whole, open_with_topology
+from mdio.converters.selection import SelectedAtoms, check_whole, open_with_topology
 from mdio.converters.storage import StripeRequest
-from mdio.converters.strategies.choice import choose
+from mdio.converters.strategies.choice import choose_strategy
 from mdio.converters.strategies.conversion import Conversion
 from mdio.converters.strategies.job import Appended, Job
 from mdio.converters.verify import compare_blocks
@@ -415,7 +415,7 @@ class _AppendPlanner:
             out=old.path,
             files=list(added.values()),
             view=ViewLayout(old.path, source=chain),
-            choice=AtomChoice(
+            selected_atoms=SelectedAtoms(
                 None, self._atoms, {name: indices_from_runs(runs) for name, runs in groups.items()}
             ),
             plan=plan.replace(notes=(*plan.notes, summary, *self.notes, *chain.notes)),
@@ -430,7 +430,7 @@ class _AppendPlanner:
         )
         if nothing_to_add:
             return NothingToAdd(job, job.plan)
-        return choose(job)
+        return choose_strategy(job)
 
     def _merge(self, sources: Mapping[Layout, Path]) -> tuple[ChainLayout, Origin]:
         """Merge the frames of all sources with those of the output; see `Timeline`."""

@@ -38,7 +38,7 @@ from mdio.converters.storage import (
     measure_codec_sizes,
     plan_for_owner,
 )
-from mdio.converters.strategies.choice import check_options, choose
+from mdio.converters.strategies.choice import check_options, choose_strategy
 from mdio.converters.strategies.conversion import Conversion
 from mdio.converters.strategies.job import Job, Repairs
 from mdio.converters.strategies.structure import (
@@ -183,7 +183,7 @@ def plan_conversion(
     sources, selection = options.sources, options.selection
     storage, running = options.storage, options.running
     writer = writer_class(layout_name)
-    choice = choose_atoms(source, sources.top, selection.select, selection.groups)
+    selected_atoms = choose_atoms(source, sources.top, selection.select, selection.groups)
     transformed_source: Layout = source
     transform_options, transform_notes = selection.transformation(selection.select), []
     if transform_options is not None:
@@ -192,21 +192,33 @@ def plan_conversion(
             source.path, source=source, top=top, **transform_options
         )
         transform_options |= transformed_layout.selections
-        if choice.universe is not None:
-            transformed_layout.universe = choice.universe
-        transform_notes = notes_on_transform(transformed_layout, choice.atoms, executor.n_workers)
+        if selected_atoms.universe is not None:
+            transformed_layout.universe = selected_atoms.universe
+        transform_notes = notes_on_transform(
+            transformed_layout, selected_atoms.atoms, executor.n_workers
+        )
     if frames is None:
         frames = select_frames(source, **selection.frames)
     if transform_options is not None and repairs is None:
         transform_notes += notes_on_cut(
-            transformed_layout, choice.atoms, frames, choice.residues, are_stored=True
+            transformed_layout,
+            selected_atoms.atoms,
+            frames,
+            selected_atoms.residues,
+            are_stored=True,
         )
     keeps_topology = storage.topology and layout_class(layout_name).facts.keeps_topology
-    topology = choice.topology if keeps_topology else None
+    topology = selected_atoms.topology if keeps_topology else None
     if not storage.topology:
-        choice.universe = None  # so that no topology is written beside the output
-    elif choice.atoms is not None and choice.source_topology is not None and not keeps_topology:
-        choice.universe = stored_universe(choice.source_topology, source)  # written beside it
+        selected_atoms.universe = None  # so that no topology is written beside the output
+    elif (
+        selected_atoms.atoms is not None
+        and selected_atoms.source_topology is not None
+        and not keeps_topology
+    ):
+        selected_atoms.universe = stored_universe(
+            selected_atoms.source_topology, source
+        )  # written beside it
     if repairs is not None:
         topology = repairs.meta.topology or topology
         repairs.meta = replace(repairs.meta, topology=topology)
@@ -219,7 +231,7 @@ def plan_conversion(
                 f"{unreadable[0][0]} cannot be read; convert with --salvage alone, then the output "
                 "with --pbc nojump"
             )
-    atoms = choice.atoms
+    atoms = selected_atoms.atoms
     view = ViewLayout(
         source.path, source=transformed_source, frames=frames, atoms=atoms, unreadable=unreadable
     )
@@ -228,7 +240,7 @@ def plan_conversion(
     notes = [*source.notes]
     if selection.dt_ps is not None:
         notes += filter(None, [note_on_dt(source.info, view.info, selection.dt_ps)])
-    notes = list(dict.fromkeys([*notes, *transform_notes, *choice.notes]))
+    notes = list(dict.fromkeys([*notes, *transform_notes, *selected_atoms.notes]))
     stretches = source.unreadable_stretches if unreadable else ()
     if unreadable:
         single_frames = np.setdiff1d(
@@ -241,7 +253,7 @@ def plan_conversion(
             name = source.path if len(paths) == 1 else "the joined files"
             text = f"{name}: {plural(len(single_frames), 'frame')} cannot be read ({numbers})"
             notes.append(f"{text}; left out, {kept_text}")
-    if layout_class(layout_name).facts.in_segments and sources.top and choice.atoms is None:
+    if layout_class(layout_name).facts.in_segments and sources.top and selected_atoms.atoms is None:
         notes.append(f"{layout_name} hold no topology: give it with -s/--top again to read it")
     if running.growing:  # incomplete frames will be completed
         notes = []
@@ -256,7 +268,7 @@ def plan_conversion(
     packs_integers = writer.facts.packs_integers and repairs is None
     density = source.info.density
     codec_sizes = (
-        measure_codec_sizes(view, choice.groups, storage, density) if packs_integers else {}
+        measure_codec_sizes(view, selected_atoms.groups, storage, density) if packs_integers else {}
     )
     write_options = WriteOptions(
         **storage_options,
@@ -265,7 +277,7 @@ def plan_conversion(
         pattern=storage.pattern or "blocks",
         topology_nbytes=0 if topology is None else len(topology.to_bytes()),
         stripe_nbytes=striping.nbytes_for(target),
-        groups={name: len(atoms) for name, atoms in choice.groups.items()},
+        groups={name: len(atoms) for name, atoms in selected_atoms.groups.items()},
         codec_sizes=codec_sizes,
     )
     plan = note_dropped(writer.plan_for(view.info, write_options), view.info, write_options)
@@ -275,8 +287,8 @@ def plan_conversion(
         notes += _notes_on_lost_integers(source.info, view.info)
     if not layout_class(storage_options["container"] or layout_name).facts.counts_steps:
         notes += _notes_on_restarted_steps(source)
-    left_out_groups = [name for name in source.info.groups if name not in choice.groups]
-    if left_out_groups and plan.arrays and choice.atoms is None and repairs is None:
+    left_out_groups = [name for name in source.info.groups if name not in selected_atoms.groups]
+    if left_out_groups and plan.arrays and selected_atoms.atoms is None and repairs is None:
         notes.append(
             f"{source.path}: its stored groups ({list_text(left_out_groups)}) are left out; store "
             "them again with --group NAME=SELECTION"
@@ -285,7 +297,7 @@ def plan_conversion(
     shares = filter(None, codec_sizes.get(FULL_SYSTEM, ()))
     min_share = min(shares, default=0.0) / 2  # a few frames say little about the others
     if plan.container is not None and plan.keeps_integers:
-        is_whole = choice.atoms is None and plan.n_frames == source.info.n_frames
+        is_whole = selected_atoms.atoms is None and plan.n_frames == source.info.n_frames
         min_share = 1.0 if is_whole and len(paths) == 1 else 0.5  # several may overlap
     if repairs is not None:
         plan = plan.replace(**repairs.plan_values)
@@ -300,7 +312,7 @@ def plan_conversion(
         out=target,
         files=[to_path(path) for path in paths],
         view=view,
-        choice=choice,
+        selected_atoms=selected_atoms,
         plan=plan,
         writer=writer,
         options=options,
@@ -314,7 +326,7 @@ def plan_conversion(
         unreadable_stretches=stretches,
         min_nbytes=min_share * (source.info.density or 0.0) * plan.n_frames * plan.n_atoms,
     )
-    return choose(job)
+    return choose_strategy(job)
 
 
 @takes_options(*OPTIONS, objects=OPTION_OBJECTS)

@@ -207,7 +207,7 @@ def atom_count(top: AnyTopology) -> int:
 
 
 @dataclass(eq=False)
-class AtomChoice:
+class SelectedAtoms:
     """The atoms to keep, and the groups among them."""
 
     universe: Universe | None
@@ -248,8 +248,8 @@ class AtomChoice:
     def atom_group(self, group: str | None = None) -> Any:
         """Return the MDAnalysis AtomGroup of the kept atoms, or of one of the groups."""
         assert self.universe is not None
-        kept = self.universe.atoms if self.atoms is None else self.universe.atoms[self.atoms]
-        return kept if group is None else kept[self.groups[group]]
+        atoms = self.universe.atoms if self.atoms is None else self.universe.atoms[self.atoms]
+        return atoms if group is None else atoms[self.groups[group]]
 
 
 def choose_atoms(
@@ -257,7 +257,7 @@ def choose_atoms(
     top: AnyTopology | None,
     select: AtomSelection | None,
     groups: Mapping[str, AtomSelection],
-) -> AtomChoice:
+) -> SelectedAtoms:
     """Return the indices of the atoms that the user selected.
 
     `source`: the trajectory; selections by place are evaluated on its first frame. `top`: needed
@@ -284,31 +284,31 @@ def choose_atoms(
     n_atoms, full_system = source.info.n_atoms, universe
 
     def select_atoms(
-        selection: AtomSelection, among: NDArray[np.int64], option: str
+        selection: AtomSelection, candidates: NDArray[np.int64], option: str
     ) -> NDArray[np.int64]:
-        """Return the atoms of a selection: a text, `among` some atoms; or indices in the source."""
+        """Return the selected atoms: by a text, among `candidates`; or by indices in the source."""
         nonlocal full_system
         if not isinstance(selection, str):
             return atom_indices(selection, n_atoms, source.path, option=option)
         indices = None
         if source_topology is not None:
             is_by_number = re.search(r"\b(index|bynum)\b", selection) is not None  # of all atoms
-            if len(among) == n_atoms or not is_by_number:
-                indices = select_stored(source_topology.take(among), selection)
+            if len(candidates) == n_atoms or not is_by_number:
+                indices = select_stored(source_topology.take(candidates), selection)
         if indices is not None:
-            indices = np.unique(among[indices])
+            indices = np.unique(candidates[indices])
         else:
             if full_system is None:
                 assert source_topology is not None
                 full_system = stored_universe(source_topology, source)
-            indices = select_by_mdanalysis(full_system.atoms[among], selection, option, notes)
+            indices = select_by_mdanalysis(full_system.atoms[candidates], selection, option, notes)
         if not len(indices):
             raise PlanError(f"{option}: {selection!r} selects no atoms")
         return indices
 
     all_atoms = np.arange(n_atoms, dtype=np.int64)
-    selected = None if select is None else select_atoms(select, all_atoms, "--select")
-    atoms = all_atoms if selected is None else selected
+    selected_indices = None if select is None else select_atoms(select, all_atoms, "--select")
+    atoms = all_atoms if selected_indices is None else selected_indices
     output_indices = np.full(source.info.n_atoms, -1, dtype=np.int64)
     output_indices[atoms] = np.arange(len(atoms))
     group_indices = {}
@@ -323,4 +323,4 @@ def choose_atoms(
         group_indices[name] = output_indices[group_atoms]
         if np.any(group_indices[name] < 0):
             raise PlanError(f"--group {name}: some of its atoms are not in --select; widen that")
-    return AtomChoice(universe, selected, group_indices, source_topology, tuple(notes))
+    return SelectedAtoms(universe, selected_indices, group_indices, source_topology, tuple(notes))

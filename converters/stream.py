@@ -23,7 +23,7 @@ import numpy as np
 
 from mdio.converters.options import OPTION_OBJECTS, OPTIONS, ConversionOptions, ConvertResult
 from mdio.converters.periodic import TransformedLayout
-from mdio.converters.selection import AtomChoice, atom_count, choose_atoms
+from mdio.converters.selection import SelectedAtoms, atom_count, choose_atoms
 from mdio.converters.writer import Writer
 from mdio.core.boxes import boxes_from_vectors
 from mdio.core.errors import MissingExtraError, PlanError, SourceError
@@ -116,22 +116,22 @@ def record(
     if n_frames is not None and n_frames < 1:
         raise PlanError(f"{source}: {n_frames} frames are asked for; give 1 or more")
     conversion_options = ConversionOptions.of(**options)
-    choice, transformed = _prepare_selection(source, conversion_options)
-    assert choice.universe is not None
+    selected_atoms, transformed = _prepare_selection(source, conversion_options)
+    assert selected_atoms.universe is not None
     n_published = 0
     with Writer(
         out,
         append=append,
         force=force,
         every_s=every_s,
-        groups=choice.groups,
+        groups=selected_atoms.groups,
         storage=conversion_options.storage,
     ) as writer:
-        writer.set_atoms(choice.atom_group())
+        writer.set_atoms(selected_atoms.atom_group())
         gaps = _Gaps(*(_last_steps(writer) if append else ()))
-        with _connect(source, len(choice.universe.atoms), until_idle_s) as client:
+        with _connect(source, len(selected_atoms.universe.atoms), until_idle_s) as client:
             stream = _Stream(source, client, stopped or threading.Event(), until_idle_s)
-            for block in _transform(stream.frames(n_frames), choice.atoms, transformed):
+            for block in _transform(stream.frames(n_frames), selected_atoms.atoms, transformed):
                 gaps.check(source, int(block.step[0]))
                 values = {name: getattr(block, name) for name in WRITTEN_FIELDS}
                 writer.write_block(block.positions, **values)
@@ -142,7 +142,7 @@ def record(
                 raise SourceError(f"{source}: no frame came ({stream.end}); nothing was written")
     result = writer.result
     assert result is not None
-    notes = [*result.plan.notes, *choice.notes, stream.end]
+    notes = [*result.plan.notes, *selected_atoms.notes, stream.end]
     if gaps.n_gaps:
         notes.append(
             f"{plural(gaps.n_gaps, 'gap')}: steps are missing that the simulation left out"
@@ -154,7 +154,7 @@ def record(
 
 def _prepare_selection(
     source: str, options: ConversionOptions
-) -> tuple[AtomChoice, TransformedLayout | None]:
+) -> tuple[SelectedAtoms, TransformedLayout | None]:
     """Return the atoms to store and the layout that transforms frames, before the first one."""
     for part in (options.sources, options.selection, options.running):
         for declaration, value in non_defaults(part):
@@ -176,13 +176,13 @@ def _prepare_selection(
         )
     unsent = _UnsentFrames(Path(source), block=FrameBlock.empty(1, atom_count(top)))
     unsent.block.box[:] = 1  # there will be a cell
-    choice = choose_atoms(unsent, top, selection.select, selection.groups)
+    selected_atoms = choose_atoms(unsent, top, selection.select, selection.groups)
     transform_options = selection.transformation(selection.select)
     if transform_options is None:
-        return choice, None
+        return selected_atoms, None
     transformed = TransformedLayout(Path(source), source=unsent, top=top, **transform_options)
-    transformed.prepare_transform(choice.atoms)
-    return choice, transformed
+    transformed.prepare_transform(selected_atoms.atoms)
+    return selected_atoms, transformed
 
 
 class _UnsentFrames(MemoryLayout):

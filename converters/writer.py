@@ -78,9 +78,9 @@ INTEGERS: Any = int | np.integer
 NUMBERS: Any = float | np.floating | INTEGERS
 
 
-def _check_number(name: str, value: Any, kinds: Any, minimum: float, expected: str) -> None:
+def _check_number(name: str, value: Any, types: Any, minimum: float, expected: str) -> None:
     """Raise PlanError unless `value` is a number of these types, `minimum` or more."""
-    is_number = isinstance(value, kinds) and not isinstance(value, bool)
+    is_number = isinstance(value, types) and not isinstance(value, bool)
     if not (is_number and minimum <= value < np.inf):
         raise PlanError(f"{name}={value!r}; give {expected}")
 
@@ -100,20 +100,20 @@ class _Output:
         """Result of the last addition."""
         self._has_warned = False
 
-    def plan(self, new: Layout) -> Conversion:
-        """Plan the output of the frames that it has and those of `new`."""
+    def plan(self, new_frames: Layout) -> Conversion:
+        """Plan the output of the frames that it has and those of `new_frames`."""
         if self.uuid is None:
-            return plan_conversion(new, [], self.out, self.layout, self.options, Serial())
-        conversion = prepare_continuation(self.out, self.n_frames, new, self.options)
+            return plan_conversion(new_frames, [], self.out, self.layout, self.options, Serial())
+        conversion = prepare_continuation(self.out, self.n_frames, new_frames, self.options)
         appended = conversion.appended
         if appended is not None and appended.continuation.manifest["uuid"] != self.uuid:
             conversion.close()
             raise concurrent_change_error(self.out)
         return conversion
 
-    def add(self, new: Layout) -> None:
-        """Add the frames of `new`; raises OutputError, and then it stays as it was."""
-        conversion = self.plan(new)
+    def add(self, new_frames: Layout) -> None:
+        """Add the frames of `new_frames`; raises OutputError, and then it stays as it was."""
+        conversion = self.plan(new_frames)
         planned_notes = conversion.plan.notes
         result = conversion.run(Serial(), force=self.force and self.uuid is None)
         self.result = replace(result, out=str(self.name))
@@ -150,8 +150,8 @@ class _Output:
                     f"there and {topology.name_of(first)} here; give the same atoms, or another "
                     "output"
                 )
-        replaced = np.flatnonzero(times_ps >= time_ps - SAME_TIME * abs(info.dt_ps))
-        self.n_frames = int(replaced[0]) if len(replaced) else info.n_frames
+        replaced_frames = np.flatnonzero(times_ps >= time_ps - SAME_TIME * abs(info.dt_ps))
+        self.n_frames = int(replaced_frames[0]) if len(replaced_frames) else info.n_frames
         if not self.n_frames:
             raise OutputError(
                 f"{self.name}: begins at {number_text(times_ps[0])} ps, and the first frame to add "
@@ -164,11 +164,13 @@ class _Output:
                 f"{times_ps[self.n_frames]:g} ps on, are replaced",
                 stacklevel=6,
             )
-        step = manifest.get("precision")
-        if step is None or manifest.get("precision_source") == "asked":
+        precision = manifest.get("precision")
+        if precision is None or manifest.get("precision_source") == "asked":
             return info
         if "arrays" not in plan_values:
-            rounding_text = f"are rounded to {step:g} angstrom, the precision of the files there"
+            rounding_text = (
+                f"are rounded to {precision:g} angstrom, the precision of the files there"
+            )
             warnings.warn(f"{self.name}: positions {rounding_text}", stacklevel=6)
         elif "by_program" not in manifest["source"]:
             warnings.warn(
@@ -282,7 +284,7 @@ class Writer:
         """Frames that were written, those that are not stored yet among them."""
         self._append, self._every_s = append, every_s
         self._requested = {"velocities": velocities, "forces": forces}
-        self._stored: dict[str, bool] = {}
+        self._stores_field: dict[str, bool] = {}
         self._dt_ps, self._time_ps, self._step = dt_ps, -dt_ps, -1
         self._replaced_from_ps = np.inf
         """Time from which stored frames are replaced, where new ones have steps only."""
@@ -519,9 +521,9 @@ class Writer:
         """Return the writer, which is closed in the end."""
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
         """Close it; what was written before an error is stored."""
-        if kind is None:
+        if error_type is None:
             self.close()
         else:
             self._close()
@@ -599,16 +601,16 @@ class Writer:
             raise ValueError(f"{self.out}: step is {step!r}; give whole numbers")
         lengths, angles = block.box[:, :3], block.box[:, 3:]
         has_cell = (lengths > 0).all(axis=1)
-        is_flat = has_cell & ~(vectors_from_boxes(block.box)[:, 2, 2] > 0)
-        in_range = (lengths >= 0).all() and (angles >= 0).all() and (angles < 180).all()
-        if not in_range or is_flat.any():
+        is_degenerate = has_cell & ~(vectors_from_boxes(block.box)[:, 2, 2] > 0)
+        is_in_range = (lengths >= 0).all() and (angles >= 0).all() and (angles < 180).all()
+        if not is_in_range or is_degenerate.any():
             raise ValueError(
                 f"{self.out}: the box is {box!r}; give 3 lengths, and 3 angles of a cell"
             )
         if self._block is None and n_frames:
             names = [name for name, values in arrays.items() if values is not None]
             self._plan_output(block, names)
-        for name, is_stored in self._stored.items():
+        for name, is_stored in self._stores_field.items():
             values = arrays[name]
             if is_stored:
                 values = np.full(shape, np.nan, np.float32) if values is None else values
@@ -625,7 +627,7 @@ class Writer:
         """Plan the output for the first frames, or find it, and make room for a shard."""
         n_atoms, time_ps = block.n_atoms, min(float(block.time[0]), self._replaced_from_ps)
         self.n_atoms = n_atoms
-        self._stored = {
+        self._stores_field = {
             name: name in names if is_requested is None else is_requested
             for name, is_requested in self._requested.items()
         }
@@ -633,12 +635,16 @@ class Writer:
             if self._append and output is not None and output.out.exists():
                 info = output.continue_from(n_atoms, time_ps, self._topology)
                 time_ps = min(time_ps, info.time_first_ps)
-                self._stored = {name: name in info.fields for name in self._stored}
-                self._check_requested([name for name in self._stored if self._stored[name]])
+                self._stores_field = {name: name in info.fields for name in self._stores_field}
+                self._check_requested(
+                    [name for name in self._stores_field if self._stores_field[name]]
+                )
         if self._growing.uuid is None:
             n_frames = 2 + PLANNED_NBYTES // (12 * n_atoms)
             first_frames = {"positions": block.positions, "box": block.box}
-            first_frames |= {name: block.positions for name in self._stored if self._stored[name]}
+            first_frames |= {
+                name: block.positions for name in self._stores_field if self._stores_field[name]
+            }
             repeated_block = FrameBlock(
                 time=np.arange(n_frames, dtype=float),
                 step=np.arange(n_frames),
@@ -692,7 +698,7 @@ class Writer:
 
     def _empty_shard(self) -> FrameBlock:
         assert self.n_atoms is not None
-        return FrameBlock.empty(self._growing.shard_frames, self.n_atoms, **self._stored)
+        return FrameBlock.empty(self._growing.shard_frames, self.n_atoms, **self._stores_field)
 
     def _in_memory(self, block: FrameBlock, path: Path) -> MemoryLayout:
         return MemoryLayout(path, block=block, atoms=self._topology)

@@ -71,13 +71,13 @@ def cached_reads(layout: Any, atoms: AtomIndices | None) -> UnitReads:
     reads: UnitReads | None = layout._unit_reads.get(label)
     if reads is None:
         reads = layout._unit_reads[label] = UnitReads(layout, layout.cache, label, group_atoms)
-        for note in _cache_notes(layout.cache, layout.path, reads.ranges_known):
+        for note in _cache_notes(layout.cache, layout.path, reads.has_ranges):
             reads.source.note(note)
     return reads
 
 
-def _cache_notes(cache: Cache, path: Path, ranges_known: bool) -> Iterator[str]:
-    if not ranges_known:
+def _cache_notes(cache: Cache, path: Path, has_ranges: bool) -> Iterator[str]:
+    if not has_ranges:
         yield (
             f"{path}: it cannot be cached, since only MDAnalysis or a library can find its frames; "
             "it is read from the source: convert it, and cache the output"
@@ -100,10 +100,10 @@ class UnitReads:
         self._atoms = atoms
         self.edges = unit_edges(layout, layout.info.n_atoms if atoms is None else len(atoms))
         status = None
-        self.ranges_known = True
+        self.has_ranges = True
         if layout.uuid is None:
             first = next(layout._ranges(0, int(self.edges[1]), atoms), None)
-            self.ranges_known = first is not None
+            self.has_ranges = first is not None
             status = None if first is None else os.fstat(first.file.fileno())
         self.source = CachedSource(
             cache, layout.path, label, layout.uuid, len(self.edges) - 1, status
@@ -116,8 +116,8 @@ class UnitReads:
 
     def read(self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock) -> None:
         """Fill `block` with frames ``start:stop``; raises the errors of the layout's reading."""
-        for number, *rows_of_unit in runs_in_parts(self.edges, start, stop):
-            begin, end = (int(self.edges[number]) + row for row in rows_of_unit)
+        for number, *unit_rows in runs_in_parts(self.edges, start, stop):
+            begin, end = (int(self.edges[number]) + row for row in unit_rows)
             rows = block.frames(slice(begin - start, end - start))
             self._read_unit(number, begin, end, atoms, rows)
 
@@ -176,7 +176,7 @@ class UnitReads:
     def _open_unit(self, number: int) -> CachedUnit | None:
         """Return a unit, from the cache or fetched; None if only the source can be read."""
         unit = self._open_units.get(number)
-        if unit is not None or number in self._uncached or not self.ranges_known:
+        if unit is not None or number in self._uncached or not self.has_ranges:
             return unit
         unit = self.source.open_unit(self._unit_name(number)) or self.fetch(number)
         if unit is None:
@@ -216,27 +216,31 @@ class UnitReads:
     def _read_metadata(self, name: str, file: OpenFile, buffers: Sequence[Any], offset: int) -> int:
         """Fill `buffers` with metadata; return their bytes, 0 if these metadata are not kept."""
         nbytes = sum(buffer.nbytes for buffer in buffers)
-        key = (name, offset, nbytes)
-        if key not in self._metadata:
+        source_range = (name, offset, nbytes)
+        if source_range not in self._metadata:
             if not 0 < nbytes <= MAX_METADATA_NBYTES or len(self._metadata) >= MAX_METADATA_READS:
                 return 0
-            digest = hashlib.sha256(repr(key).encode(errors="surrogateescape")).hexdigest()[:16]
-            self._metadata[key] = self._load(f"{self.source.generation}-t{digest}", key, file)
-        unit = self._metadata[key]
+            digest = hashlib.sha256(
+                repr(source_range).encode(errors="surrogateescape")
+            ).hexdigest()[:16]
+            self._metadata[source_range] = self._load(
+                f"{self.source.generation}-t{digest}", source_range, file
+            )
+        unit = self._metadata[source_range]
         try:
             return 0 if unit is None else unit.read_into(name, buffers, offset)
         except (DamagedUnitError, OSError):
-            self._metadata[key] = None
+            self._metadata[source_range] = None
             return 0
 
-    def _load(self, name: str, key: tuple[str, int, int], file: OpenFile) -> CachedUnit | None:
-        unit = self.source.open_unit(name)
+    def _load(self, name: str, source_range: SourceRange, file: OpenFile) -> CachedUnit | None:
+        unit, (_, offset, nbytes) = self.source.open_unit(name), source_range
         if unit is None:
             with reading_from(None):
-                data = np.empty(key[2], np.uint8)
-                if file.read_some([data], key[1]) == len(data):
-                    self.source.store(name, [key], data)
-                    unit = CachedUnit([key], data)
+                data = np.empty(nbytes, np.uint8)
+                if file.read_some([data], offset) == len(data):
+                    self.source.store(name, [source_range], data)
+                    unit = CachedUnit([source_range], data)
         return unit
 
     def close(self) -> None:
@@ -280,17 +284,17 @@ class FileUnits:
 class CacheUnits:
     """Units of a trajectory, of one or several files; pickled, a unit takes a few bytes.
 
-    Attributes: `edges`, (U + 1,) int64: frames at which units begin, ``n_frames`` last. `by_file`:
-    units of each file, in order.
+    Attributes: `edges`, (U + 1,) int64: frames at which units begin, ``n_frames`` last.
+    `file_units`: units of each file, in order.
     """
 
     edges: NDArray[np.int64]
-    by_file: list[FileUnits]
+    file_units: list[FileUnits]
 
     def cached(self, cache: Cache) -> NDArray[np.bool_]:
         """Return whether this node has each unit, (U,)."""
         is_cached = []
-        for units in self.by_file:
+        for units in self.file_units:
             source = CachedSource(cache, units.path, units.label, units.uuid)
             try:
                 is_cached.append(source.cached_mask(units.numbers.tolist(), units.stops.tolist()))
@@ -301,7 +305,7 @@ class CacheUnits:
 
 def cache_units(layout: Any, atoms: NDArray[np.int64] | None) -> CacheUnits:
     """Return the units that reading `atoms` of an open layout takes, file by file."""
-    edges, by_file, n_frames = [np.zeros(1, np.int64)], [], 0
+    edges, file_units, n_frames = [np.zeros(1, np.int64)], [], 0
     for joined, first, end in layout.joined_layouts:
         reads = cached_reads(joined, atoms)
         first_unit = int(np.searchsorted(reads.edges, first, side="right")) - 1
@@ -310,6 +314,6 @@ def cache_units(layout: Any, atoms: NDArray[np.int64] | None) -> CacheUnits:
         edges.append(n_frames + np.minimum(stops, end) - first)
         numbers = np.arange(first_unit, end_unit)
         source = reads.source
-        by_file.append(FileUnits(source.path, source.label, source.uuid, numbers, stops))
+        file_units.append(FileUnits(source.path, source.label, source.uuid, numbers, stops))
         n_frames += end - first
-    return CacheUnits(np.concatenate(edges), by_file)
+    return CacheUnits(np.concatenate(edges), file_units)

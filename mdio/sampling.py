@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mdio.converters.selection import AtomChoice, choose_atoms, open_with_topology
+from mdio.converters.selection import SelectedAtoms, choose_atoms, open_with_topology
 from mdio.core.blocks import cut_runs
 from mdio.core.errors import PlanError
 from mdio.core.files.reading import Closable, HandleCache
@@ -378,7 +378,7 @@ def sample(
         raise PlanError(f"there is no field {unknown.pop()!r}; there are {', '.join(FIELDS)}")
     fields = [name for name in FIELDS if name in {FIELDS[0], *fields}]
     sources: list[_Source] = []
-    choice_by_size: dict[int, AtomChoice] = {}
+    selected_by_size: dict[int, SelectedAtoms] = {}
     items: Any = trajectories
     is_single = isinstance(items, str | PathLike | Layout) or hasattr(items, "readline")
     if is_single or not isinstance(items, Iterable):
@@ -390,7 +390,7 @@ def sample(
             layouts = (open_with_topology(path, top, fields=fields, **options) for path in paths)
         for layout in layouts:  # each is closed before the next is opened: there may be thousands
             with layout:
-                indices, notes = _choose_indices(layout, atoms, top, choice_by_size)
+                indices, notes = _choose_indices(layout, atoms, top, selected_by_size)
                 n_atoms = layout.read(0, 0, indices).n_atoms  # raises for missing atoms
                 boundaries, notes = layout.boundaries(), layout.notes + notes
                 warn_of_lost_frames(layout.info, stacklevel=2)
@@ -412,11 +412,11 @@ def _choose_indices(
     layout: Layout,
     atoms: Any,
     top: str | PathLike[str] | None,
-    choice_by_size: dict[int, AtomChoice],
+    selected_by_size: dict[int, SelectedAtoms],
 ) -> tuple[AtomIndices | None, tuple[str, ...]]:
     """Return indices of the chosen atoms of a trajectory, None for all, and notes on the choice.
 
-    `choice_by_size`: atoms chosen with `top`, by number of atoms.
+    `selected_by_size`: atoms chosen with `top`, by number of atoms.
     """
     if atoms is None:
         return None, ()
@@ -426,12 +426,14 @@ def _choose_indices(
     if runs is not None:
         return indices_from_runs(runs), ()
     n_atoms = layout.info.n_atoms
-    choice = None if top is None else choice_by_size.get(n_atoms)
-    if choice is not None and choice.universe is not None:
-        atom_group = choice.universe.atoms
-        return choice.atoms, compare_names(atom_group, stored_topology(layout), top, layout.path)
-    choice_by_size[n_atoms] = choice = choose_atoms(layout, top, atoms, {})
-    return choice.atoms, choice.notes
+    selected_atoms = None if top is None else selected_by_size.get(n_atoms)
+    if selected_atoms is not None and selected_atoms.universe is not None:
+        atom_group = selected_atoms.universe.atoms
+        return selected_atoms.atoms, compare_names(
+            atom_group, stored_topology(layout), top, layout.path
+        )
+    selected_by_size[n_atoms] = selected_atoms = choose_atoms(layout, top, atoms, {})
+    return selected_atoms.atoms, selected_atoms.notes
 
 
 def _check_last(sources: Sequence[_Source], fields: Sequence[str]) -> None:

@@ -34,8 +34,8 @@ class CopyConversion(Conversion):
     @classmethod
     def from_job(cls, job: Job, copier_address: str) -> Self | None:
         """Plan a copy by a writer class; None where frames cannot be copied, or not as a whole."""
-        choice, options = job.choice, job.options
-        is_selection = choice.atoms is not None or choice.groups or job.transformed
+        selected_atoms, options = job.selected_atoms, job.options
+        is_selection = selected_atoms.atoms is not None or selected_atoms.groups or job.transformed
         is_changed = (
             is_selection and job.appended is None
         ) or options.storage.precision is not None
@@ -136,7 +136,7 @@ class ReferenceConversion(Conversion):
     @classmethod
     def from_job(cls, job: Job) -> Self:
         """Plan references, with tables of where positions lie; raises SourceError, PlanError."""
-        if job.choice.atoms is not None or job.transformed:
+        if job.selected_atoms.atoms is not None or job.transformed:
             raise PlanError(
                 f"{job.out}: references are to whole frames as they are; leave out --select, --pbc "
                 "and --center, or write zarr"
@@ -214,7 +214,7 @@ def check_options(options: ConversionOptions, layout: str, out: Path) -> None:
         )
 
 
-def choose(job: Job) -> Conversion:
+def choose_strategy(job: Job) -> Conversion:
     """Return the planned conversion; raises what the `from_job` of its strategy raises."""
     facts, mpio = job.writer.facts, job.options.running.mpio
     if facts.refers_to_source:

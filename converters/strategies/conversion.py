@@ -73,7 +73,7 @@ class Conversion:
     ) -> None:
         self.job = job
         self.plan = plan
-        self.out, self.view, self.choice = job.out, job.view, job.choice
+        self.out, self.view, self.selected_atoms = job.out, job.view, job.selected_atoms
         self.appended, self.repairs = job.appended, job.repairs
         self.writer = writer or job.writer
         self.writer_options = writer_options
@@ -255,7 +255,7 @@ class Conversion:
     def _identity(self, meta: OutputMeta) -> dict[str, Any]:
         """Return what must be equal for a run to continue an earlier one."""
         return resuming.conversion_identity(
-            meta, self.plan, self.choice.files, self.job.universe_crc32c
+            meta, self.plan, self.selected_atoms.files, self.job.universe_crc32c
         )
 
     def _restore_former_output(self) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 from uuid import uuid4
 
 from mdio.converters.options import ConversionOptions, ConvertResult
-from mdio.converters.selection import AtomChoice
+from mdio.converters.selection import SelectedAtoms
 from mdio.converters.storage import StripeRequest
 from mdio.core.errors import OutputError, SourceError
 from mdio.core.files.checks import first_bytes, read_regular
@@ -82,7 +82,7 @@ class Appended:
 
 
 def make_topology_files(
-    choice: AtomChoice, out: Path, sources: Sequence[Path], first: FrameBlock | None
+    selected_atoms: SelectedAtoms, out: Path, sources: Sequence[Path], first: FrameBlock | None
 ) -> dict[Path, bytes]:
     """Return the topology files beside `out` by path: of the kept atoms, and of each group.
 
@@ -94,14 +94,14 @@ def make_topology_files(
     first frame, (1, kept atoms), if not the source's.
     Raises OutputError: a file that mdio did not write has the longer name, too.
     """
-    groups: list[str | None] = [] if choice.atoms is None else [None]
-    groups += choice.groups
+    groups: list[str | None] = [] if selected_atoms.atoms is None else [None]
+    groups += selected_atoms.groups
     contents = {}
     if first is not None:
-        atoms = choice.atom_group()
+        atoms = selected_atoms.atom_group()
         atoms.positions, atoms.dimensions = first.positions[0], first.box[0]
     for group in groups:
-        suffix, data = _write_topology(choice, group)
+        suffix, data = _write_topology(selected_atoms, group)
         ending = f".{group}.top{suffix}" if group else f".top{suffix}"
         path, longer_path = (out.with_name(name + ending) for name in (out.stem, out.name))
         if _has_other_contents(path, data) and (
@@ -154,8 +154,8 @@ def _has_namesakes(out: Path, sources: Sequence[Path]) -> bool:
 TOPOLOGY_TITLE = b"Topology written by mdio\n"
 
 
-def _write_topology(choice: AtomChoice, group: str | None) -> tuple[str, bytes]:
-    atoms = choice.atom_group(group)
+def _write_topology(selected_atoms: SelectedAtoms, group: str | None) -> tuple[str, bytes]:
+    atoms = selected_atoms.atom_group(group)
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PDB fields that the topology lacks are filled in
         for suffix in (".pdb", ".gro"):
@@ -217,7 +217,7 @@ class Job:
     """Files of the source."""
     view: ViewLayout
     """The frames and atoms to convert."""
-    choice: AtomChoice
+    selected_atoms: SelectedAtoms
     plan: LayoutPlan
     writer: type[LayoutWriter]
     options: ConversionOptions
@@ -287,8 +287,8 @@ class Job:
             },
             dt_ps=view.info.dt_ps,
             frames=view.runs,
-            atoms=self.choice.atoms,
-            groups=self.choice.groups,
+            atoms=self.selected_atoms.atoms,
+            groups=self.selected_atoms.groups,
             topology=self.topology,
             frame_data=view.frame_data(),
             recipe=self.options.recipe(),
@@ -309,9 +309,9 @@ class Job:
     @cached_property
     def topology_files(self) -> dict[Path, bytes]:
         """Contents of the topology files beside the output; none for a repair, which has them."""
-        if self.repairs or self.choice.universe is None:
+        if self.repairs or self.selected_atoms.universe is None:
             return {}
         first = None
         if self.transformed or (len(self.view.frames) and self.view.frames[0]):
             first = self.view.read(0, 1)
-        return make_topology_files(self.choice, self.out, self.files, first)
+        return make_topology_files(self.selected_atoms, self.out, self.files, first)

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from mdio.converters.options import ConversionOptions, ConvertResult, Progress
-from mdio.converters.selection import AtomChoice, stored_universe
+from mdio.converters.selection import SelectedAtoms, stored_universe
 from mdio.converters.strategies.conversion import Conversion
 from mdio.converters.strategies.job import Job
 from mdio.core.errors import OutputError, PlanError
@@ -56,7 +56,7 @@ class StructureConversion(Conversion):
                 f"{job.out}: a structure file holds one frame, and {job.view.info.n_frames} are "
                 "chosen; choose one, such as --start 0 --stop 1 (start=, stop= in Python)"
             )
-        if job.choice.universe is None and job.choice.source_topology is None:
+        if job.selected_atoms.universe is None and job.selected_atoms.source_topology is None:
             raise PlanError(
                 f"{job.out}: a structure file names its atoms, and the source does not; give a "
                 "topology with -s/--top FILE (top= in Python)"
@@ -122,12 +122,12 @@ class StructureConversion(Conversion):
         """Return the chosen atoms, as they are in the frame."""
         import MDAnalysis as mda
 
-        choice = self.choice
-        universe = choice.universe
+        selected_atoms = self.selected_atoms
+        universe = selected_atoms.universe
         if universe is None:
-            assert choice.source_topology is not None
-            universe = stored_universe(choice.source_topology, self.view.source)
-        merged = mda.Merge(AtomChoice(universe, choice.atoms, {}).atom_group())
+            assert selected_atoms.source_topology is not None
+            universe = stored_universe(selected_atoms.source_topology, self.view.source)
+        merged = mda.Merge(SelectedAtoms(universe, selected_atoms.atoms, {}).atom_group())
         ts = merged.trajectory.ts
         ts.positions = block.positions[0]
         ts.dimensions = block.box[0] if block.box[0].any() else None

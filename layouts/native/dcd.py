@@ -64,7 +64,7 @@ from mdio.layouts.tables import ChunkTable, FrameTable, Tables, frame_chunk_tabl
 FIRST_RECORD_NBYTES = 84
 CELL_NBYTES = 48
 SIDES = ("before", "behind")
-"""Of a record, where its length stands."""
+"""Where a record has its length: before and behind its bytes."""
 TITLE_NBYTES = 80
 MARKER_TYPES = ("<i4", ">i4", "<i8", ">i8")
 """Types of the lengths around records: 4 bytes, or 8 with some Fortran compilers."""
@@ -263,13 +263,13 @@ INT32_MAX = (1 << 31) - 1
 
 
 def _part_header(
-    raw: bytes, offset: int, order: str, istart: int, stride: int, start: int, stop: int
+    raw: bytes, offset: int, order: str, istart: int, step_stride: int, start: int, stop: int
 ) -> bytes:
     """Return the header of a file of frames ``start:stop``, with their number and first step.
 
     `raw`: header of the whole file. `offset`: of these two numbers in it. `order`: byte order.
     """
-    numbers = struct.pack(f"{order}2i", stop - start, istart + stride * start)
+    numbers = struct.pack(f"{order}2i", stop - start, istart + step_stride * start)
     return raw[:offset] + numbers + raw[offset + len(numbers) :]
 
 
@@ -317,21 +317,21 @@ def boxes_from_cells(cells: NDArray[np.float64], charmm_version: int = 0) -> NDA
     """
     lengths_angles = cells[:, BOX_FROM_CELL]
     angles = lengths_angles[:, 3:]
-    by_charmm = np.zeros(len(cells), bool)
+    is_charmm_matrix = np.zeros(len(cells), bool)
     if charmm_version > MAX_VERSION_OF_OTHERS:
         vectors = cells[:, MATRIX_ORDER]  # which span a cell if all their minors are positive
         with np.errstate(all="ignore"):
             minors = [np.linalg.det(vectors[:, :size, :size]) > 0 for size in (1, 2, 3)]
-        by_charmm = np.all(minors, axis=0)
-    cosines = (np.abs(angles) <= 1).all(axis=1) & ~by_charmm
-    matrices = by_charmm | ~cosines & (
+        is_charmm_matrix = np.all(minors, axis=0)
+    has_cosines = (np.abs(angles) <= 1).all(axis=1) & ~is_charmm_matrix
+    has_matrix = is_charmm_matrix | ~has_cosines & (
         (lengths_angles < 0).any(axis=1) | (angles > 180).any(axis=1)
     )
-    angles[cosines] = 90.0 - np.arcsin(angles[cosines]) * 90.0 / (np.pi / 2)
+    angles[has_cosines] = 90.0 - np.arcsin(angles[has_cosines]) * 90.0 / (np.pi / 2)
     with np.errstate(over="ignore", invalid="ignore"):
         boxes = lengths_angles.astype(np.float32)
-    if matrices.any():
-        boxes[matrices] = boxes_from_vectors(cells[matrices][:, MATRIX_ORDER])
+    if has_matrix.any():
+        boxes[has_matrix] = boxes_from_vectors(cells[has_matrix][:, MATRIX_ORDER])
     boxes[(boxes[:, :3] == 0).all(axis=1)] = 0
     return boxes
 
@@ -389,15 +389,15 @@ class DCDLayout(NativeLayout):
 
     def tables(self) -> Tables:
         header, n_frames = self.header, self.info.n_frames
-        stride = max(header.nsavc, 1)
-        beyond_32_bits = header.istart + stride * n_frames > INT32_MAX
+        step_stride = max(header.nsavc, 1)
+        beyond_32_bits = header.istart + step_stride * n_frames > INT32_MAX
         if "dt" in self.options or header.free is not None or beyond_32_bits:
             # Copies would lose the time step that the user gave, or the fixed atoms.
             return Tables(None, self._positions)
         with OpenFile(self.path) as file:
             raw = file.peek(0, header.nbytes)
         offset = header.marker.itemsize + 4
-        header_for = partial(_part_header, raw, offset, header.order, header.istart, stride)
+        header_for = partial(_part_header, raw, offset, header.order, header.istart, step_stride)
         edges = header.nbytes + header.frame_nbytes(header.n_atoms) * np.arange(n_frames + 1)
         check, checksums = partial(_check_frames, header), self.options.get("checksums")
         frames = FrameTable(
@@ -430,9 +430,11 @@ class DCDLayout(NativeLayout):
                 f"{self.path}: frame 0 is truncated: found {first_nbytes + n_after_first} of its "
                 f"{first_nbytes} bytes, so no frame is whole. Copy the file again"
             )
-        n_more, n_lost = divmod(n_after_first, header.frame_nbytes(header.n_free))
-        n_frames, begin = n_more + 1, self._file.nbytes - n_lost
-        return n_frames, (LostBytes(str(self.path), n_frames, begin, n_lost),) if n_lost else ()
+        n_later, lost_nbytes = divmod(n_after_first, header.frame_nbytes(header.n_free))
+        n_frames, begin = n_later + 1, self._file.nbytes - lost_nbytes
+        return n_frames, (
+            LostBytes(str(self.path), n_frames, begin, lost_nbytes),
+        ) if lost_nbytes else ()
 
     @property
     def _interval(self) -> int:
@@ -578,26 +580,26 @@ class DCDEncoder(Encoder):
     def note_on_lost_times(self, time: NDArray[np.float64]) -> str | None:
         """Return a sentence if these times are not equally spaced, with the first that differs."""
         # As `_header_times` stores them.
-        even = _first_time(time) + _mean_dt(time) * np.arange(len(time))
+        even_times = _first_time(time) + _mean_dt(time) * np.arange(len(time))
         # Times may come from a format in single precision, and go into one.
-        tolerance = min(4e-7 * np.abs(even).max() + 1e-6 * _mean_dt(time), _mean_dt(time) / 4)
-        differ = ~(np.abs(time - even) <= tolerance)  # NaN too
-        if not differ.any():
+        tolerance = min(4e-7 * np.abs(even_times).max() + 1e-6 * _mean_dt(time), _mean_dt(time) / 4)
+        differs = ~(np.abs(time - even_times) <= tolerance)  # NaN too
+        if not differs.any():
             istart, nsavc, dt_ps = _header_times(time, np.empty(0, np.int64))
             stored_dt = float(np.float32(dt_ps / AKMA_TO_PS / nsavc)) * AKMA_TO_PS * nsavc
             frames = np.arange(len(time), dtype=np.float64)
             return note_on_coarse_times(time, (frames + istart / nsavc) * stored_dt)
-        first = int(np.argmax(differ))
+        first = int(np.argmax(differs))
         ascends = 0 < time[-1] - _first_time(time) < np.inf and np.isfinite(time[0])
         advice = "they do not grow, so they cannot be evened out and are counted again"
         if ascends:
             advice = "they are evened out"
         return (
             f"dcd cannot hold times that are not equally spaced: {advice}; the file says "
-            f"{number_text(even[0])} to {number_text(even[-1])} ps, every "
+            f"{number_text(even_times[0])} to {number_text(even_times[-1])} ps, every "
             f"{number_text(_mean_dt(time))} ps. Frame {first} is the first to differ, at "
-            f"{number_text(even[first])} ps instead of {number_text(time[first])} ps; h5md, zarr, "
-            "trr and ncdf hold any times"
+            f"{number_text(even_times[first])} ps instead of {number_text(time[first])} ps; h5md, "
+            "zarr, trr and ncdf hold any times"
         )
 
 

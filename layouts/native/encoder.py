@@ -101,10 +101,10 @@ class Encoder(ABC):
         edges = [0]
         while edges[-1] < data.nbytes:
             head = data[edges[-1] : edges[-1] + HEAD_NBYTES].tobytes()
-            edges.append(edges[-1] + self.size_of(head))
+            edges.append(edges[-1] + self.nbytes_from_header(head))
         return np.array(edges, np.int64)
 
-    def size_of(self, head: bytes) -> int:
+    def nbytes_from_header(self, head: bytes) -> int:
         """Return the bytes of a frame that begins so, where frames differ in size."""
         raise NotImplementedError
 

@@ -141,7 +141,7 @@ class PositionalFile(OpenFile):
     def __init__(self, path: Path, checksums: PieceSums | None = None) -> None:
         super().__init__(path)
         self.checksums = checksums
-        self._run = np.empty(0, np.uint8)
+        self._padded = np.empty(0, np.uint8)
 
     def read(self, offset: int, nbytes: int) -> bytes:
         """Return `nbytes` bytes from `offset` on, or fewer at the end of the file."""
@@ -156,12 +156,12 @@ class PositionalFile(OpenFile):
             for offset in offsets:
                 yield self.read(offset, nbytes)
 
-    def run(self, offset: int, nbytes: int, padding: int) -> NDArray[np.uint8]:
-        """Return a run of bytes, and `padding` more, in memory that the next run reuses."""
-        if self._run.size < nbytes + padding:
-            self._run = np.zeros(nbytes + padding, np.uint8)
-        self._fill_checked(offset, self._run.data[:nbytes])
-        return self._run[: nbytes + padding]
+    def read_padded(self, offset: int, nbytes: int, padding: int) -> NDArray[np.uint8]:
+        """Return `nbytes` bytes, and `padding` more, in memory that the next call reuses."""
+        if self._padded.size < nbytes + padding:
+            self._padded = np.zeros(nbytes + padding, np.uint8)
+        self._fill_checked(offset, self._padded.data[:nbytes])
+        return self._padded[: nbytes + padding]
 
     def rows(self, offset: int, stride: int, n_rows: int, nbytes: int) -> Rows:
         """Read `nbytes` of each of `n_rows` records, the first at `offset`; skip large gaps."""
@@ -410,10 +410,12 @@ class ScannedLayout(IndexedLayout):
                 int(intact[n]) for n in (following - 1, following) if 0 <= n < len(intact)
             ]
             times = [float(self.read(n, n + 1, atoms=[]).time[0]) for n in neighbours]
-            by_size = max(1, round(sizes[frame] / median_nbytes))
-            by_time = round((times[-1] - times[0]) / info.dt_ps) - 1 if info.dt_ps > 0 else 0
+            n_by_size = max(1, round(sizes[frame] / median_nbytes))
+            n_by_time = round((times[-1] - times[0]) / info.dt_ps) - 1 if info.dt_ps > 0 else 0
             # Both are estimates: the simulation may have a gap in its times here.
-            n_frames = by_time if abs(by_time - by_size) <= max(1, by_size // 4) else by_size
+            n_frames = (
+                n_by_time if abs(n_by_time - n_by_size) <= max(1, n_by_size // 4) else n_by_size
+            )
             begin, nbytes = int(offsets[frame]), int(sizes[frame])
             stretches.append(
                 Stretch(str(self.path), frame, begin, nbytes, times[0], times[-1], max(1, n_frames))
@@ -443,29 +445,29 @@ def scan_around_damage(path: Path, magic: FrameMagic) -> tuple[FrameIndex, list[
     with OpenFile(path) as file, _peeking(file) as peek:
         size = file.nbytes
 
-        def end_of(begin: int) -> int | None:
+        def frame_end(begin: int) -> int | None:
             """Return the end of the frame at this offset; None if there is no frame."""
-            nbytes = magic.size_of(peek(begin, magic.head_nbytes))
+            nbytes = magic.nbytes_from_header(peek(begin, magic.head_nbytes))
             return None if nbytes is None or begin + nbytes > size else begin + nbytes
 
         begin = end = 0
         while begin < size:
-            stop = end_of(begin)
-            is_complete = stop is not None and (stop == size or end_of(stop) is not None)
-            following = stop
+            stop = frame_end(begin)
+            is_complete = stop is not None and (stop == size or frame_end(stop) is not None)
+            next_begin = stop
             if not is_complete:
-                following = _find_next_frame(peek, size, magic.first_bytes, begin + 1, end_of)
+                next_begin = _find_next_frame(peek, size, magic.first_bytes, begin + 1, frame_end)
                 # A frame before damage is complete if the next one does not begin within it.
-                is_complete = stop is not None and (following is None or following >= stop)
-                following = stop if is_complete else following
+                is_complete = stop is not None and (next_begin is None or next_begin >= stop)
+                next_begin = stop if is_complete else next_begin
             if is_complete:
                 intact.append(len(offsets))
                 end = stop or end
-            if is_complete or following is not None:
+            if is_complete or next_begin is not None:
                 offsets.append(begin)
-            if following is None:
+            if next_begin is None:
                 break
-            begin = following
+            begin = next_begin
         lost_nbytes = size - end
     return FrameIndex(np.array(offsets, np.int64), end, magic.n_atoms, lost_nbytes), intact
 
@@ -495,20 +497,20 @@ def _find_next_frame(
     size: int,
     first_bytes: Sequence[bytes],
     offset: int,
-    end_of: Callable[[int], int | None],
+    frame_end: Callable[[int], int | None],
 ) -> int | None:
     """Return the offset of the next frame, from `offset` on; None if there is none."""
     overlap = max(map(len, first_bytes)) - 1
     while offset < size:
         data = peek(offset, SCANNED_NBYTES + overlap)
-        for position in sorted(_find_all(data, first_bytes)):
-            if end_of(offset + position) is not None:
+        for position in sorted(_find_patterns(data, first_bytes)):
+            if frame_end(offset + position) is not None:
                 return offset + position
         offset += SCANNED_NBYTES
     return None
 
 
-def _find_all(data: bytes, patterns: Sequence[bytes]) -> Iterator[int]:
+def _find_patterns(data: bytes, patterns: Sequence[bytes]) -> Iterator[int]:
     for pattern in patterns:
         position = data.find(pattern)
         while position >= 0:
@@ -526,7 +528,7 @@ class FrameMagic:
 
     n_atoms: int
     first_bytes: Sequence[bytes]
-    size_of: Callable[[bytes], int | None]
+    nbytes_from_header: Callable[[bytes], int | None]
     """Returns the bytes of the frame with this header; None for other bytes."""
     head_nbytes: int
 
@@ -554,7 +556,7 @@ def extend_index(path: Path, magic: FrameMagic, stored: FrameIndex) -> FrameInde
     with OpenFile(path) as file:
         while end < file.nbytes:
             header = file.peek(end, magic.head_nbytes)
-            nbytes = magic.size_of(header) if len(header) == magic.head_nbytes else None
+            nbytes = magic.nbytes_from_header(header) if len(header) == magic.head_nbytes else None
             if nbytes is None:
                 return None
             if end + nbytes > file.nbytes:
@@ -574,20 +576,21 @@ def scan_part(path: Path, magic: FrameMagic, part: int, n_parts: int) -> Scanned
 
 
 def _scan_frames(file: OpenFile, magic: FrameMagic, begin: int, end: int) -> ScannedPart | None:
-    def end_of(offset: int) -> int | None:
+    def frame_end(offset: int) -> int | None:
         """Return the end of a frame that is followed by another one or by the end of the file.
 
         Coordinates may look like a header, but hardly ever like one that leads to another header.
         """
-        nbytes = magic.size_of(file.peek(offset, magic.head_nbytes))
+        nbytes = magic.nbytes_from_header(file.peek(offset, magic.head_nbytes))
         stop = offset + (nbytes or file.nbytes)
         follows = stop == file.nbytes or (
-            stop < file.nbytes and magic.size_of(file.peek(stop, magic.head_nbytes)) is not None
+            stop < file.nbytes
+            and magic.nbytes_from_header(file.peek(stop, magic.head_nbytes)) is not None
         )
         return stop if nbytes and follows else None
 
     offset: int | None = (
-        0 if begin == 0 else _find_next_frame(file.peek, end, magic.first_bytes, begin, end_of)
+        0 if begin == 0 else _find_next_frame(file.peek, end, magic.first_bytes, begin, frame_end)
     )
     if offset is None or offset >= end:
         return np.empty(0, np.int64), end
@@ -603,7 +606,7 @@ def _scan_frames(file: OpenFile, magic: FrameMagic, begin: int, end: int) -> Sca
             header = bytes(data[offset - first : offset - first + magic.head_nbytes])
             if len(header) < magic.head_nbytes:
                 header = file.peek(offset, magic.head_nbytes)
-            nbytes = magic.size_of(header)
+            nbytes = magic.nbytes_from_header(header)
             if nbytes is None:
                 return None
             offsets.append(offset)

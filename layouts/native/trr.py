@@ -225,13 +225,13 @@ class TRRLayout(ScannedLayout):
             head = file.peek(0, FIXED_NBYTES)
         n_atoms = checked_header(head, path, 0, None).n_atoms
 
-        def size_of(raw: bytes) -> int | None:
+        def nbytes_from_header(raw: bytes) -> int | None:
             try:
                 return checked_header(raw, path, 0, n_atoms).nbytes
             except SourceError:
                 return None
 
-        return FrameMagic(n_atoms, [START], size_of, FIXED_NBYTES)
+        return FrameMagic(n_atoms, [START], nbytes_from_header, FIXED_NBYTES)
 
     def _open_frames(self) -> TrajectoryInfo:
         first = checked_header(self._file.read(0, FIXED_NBYTES), self.path, 0, None)
@@ -410,5 +410,5 @@ class TRREncoder(Encoder):
             np.divide(getattr(block, name), np.float32(SCALES[name]), out=rows[name])
         return rows.view(np.uint8)
 
-    def size_of(self, head: bytes) -> int:
+    def nbytes_from_header(self, head: bytes) -> int:
         return parse_header(head[:FIXED_NBYTES], Path("frame"), 0).nbytes

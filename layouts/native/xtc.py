@@ -93,7 +93,7 @@ def read_frames(
             last = int(np.searchsorted(edges, edges[first] + BATCH_NBYTES, side="right")) - 1
             last = max(last, first + 1)
             nbytes, run = int(edges[last] - edges[first]), slice(first, last)
-            data = file.run(int(edges[first]), nbytes, xtc_codec.kernels.PADDING)
+            data = file.read_padded(int(edges[first]), nbytes, xtc_codec.kernels.PADDING)
             out = positions[run], vectors[run], time[run], step[run]
             run_edges = edges[first : last + 1]
             xtc_codec.decode(data, start + first, run_edges, index.n_atoms, *out, atoms, n_threads)
@@ -159,14 +159,14 @@ class XTCLayout(ScannedLayout):
     def magic(cls, path: Path) -> FrameMagic:
         n_atoms = read_header(path).n_atoms
 
-        def size_of(raw: bytes) -> int | None:
+        def nbytes_from_header(raw: bytes) -> int | None:
             try:
                 return parse_header(raw, 0, 0, n_atoms).nbytes
             except ValueError:
                 return None
 
         first_bytes = [struct.pack(">ii", magic, n_atoms) for magic in MAGICS]
-        return FrameMagic(n_atoms, first_bytes, size_of, HEADER_NBYTES)
+        return FrameMagic(n_atoms, first_bytes, nbytes_from_header, HEADER_NBYTES)
 
     def _parse_header(self, raw: bytes, frame: int) -> XTCHeader:
         with source_errors(self.path):
@@ -219,5 +219,5 @@ class XTCEncoder(Encoder):
         data = xtc_codec.encode(block.positions, vectors, block.time, block.step, per_nm)
         return np.frombuffer(data, np.uint8)
 
-    def size_of(self, head: bytes) -> int:
+    def nbytes_from_header(self, head: bytes) -> int:
         return parse_header(head, 0, 0).nbytes

@@ -31,7 +31,7 @@ class _NeededUnits:
         """Numbers of the needed units among all units."""
         self.edges = np.append(edges[self.indices], len(plan.frames)).tolist()
         """First frame of each needed unit, counted in the frames that are analysed, and the end."""
-        keys = [unit_keys(str(units.path), units.numbers) for units in plan.units.by_file]
+        keys = [unit_keys(str(units.path), units.numbers) for units in plan.units.file_units]
         self.keys = np.concatenate(keys)[self.indices]
 
     def cached(self, cache: Cache) -> NDArray[np.bool_]:

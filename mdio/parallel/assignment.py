@@ -308,7 +308,7 @@ class CacheFollower:
             ]
             keys = unit_keys(str(reads.source.path), numbers)
             is_own = preferred_node(keys, self.nodes) == self.nodes.index(self.own_name)
-            for number in numbers[is_own].tolist() if reads.ranges_known else ():
+            for number in numbers[is_own].tolist() if reads.has_ranges else ():
                 unit = reads.fetch(number)
                 name = reads.source.name(number, int(stops[number]))
                 if unit is not None and reads.source.has(name):

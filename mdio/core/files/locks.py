@@ -1,4 +1,4 @@
-"""Temporary names of outputs, the processes that own them, and locks on changing an output.
+"""Temporary names of outputs, the processes that write them, and locks on changing an output.
 
 An output ``NAME`` is built as ``.NAME.mdio-HOST-PID-TOKEN.tmp``. Under the same name, ``.journal``
 records which frames are stored; ``.old`` is the former output, if it had to be moved aside;
@@ -45,7 +45,7 @@ from mdio.core.kernels import crc32c
 
 TEMPORARY = re.compile(r"\.([^/]+)\.mdio-[A-Za-z0-9_.]+-\d+-[0-9a-f]+\.tmp")
 _TRACE_NAME = re.compile(
-    r"\.(?P<name>.+)\.mdio-(?P<owner>(?P<host>[A-Za-z0-9_.]+)-(?P<pid>\d+)-[0-9a-f]+)"
+    r"\.(?P<name>.+)\.mdio-(?P<id>(?P<host>[A-Za-z0-9_.]+)-(?P<pid>\d+)-[0-9a-f]+)"
     r"\.(?P<ending>tmp|old|lock|journal)",
     re.DOTALL,
 )
@@ -57,8 +57,8 @@ CHILDREN_END_S = 1.0
 """How long to wait for the children of a killed process to end."""
 IDLE_S = 60.0
 """A run on another host is dead if its lock is free and its journal has not grown for this long."""
-_owners: set[str] = set()
-"""Owners (HOST-PID-TOKEN) of publications of this process, or of its parent before a fork."""
+_own_ids: set[str] = set()
+"""HOST-PID-TOKEN of each publication of this process, or of its parent before a fork."""
 
 
 def host_name() -> str:
@@ -66,14 +66,14 @@ def host_name() -> str:
     return re.sub(r"[^A-Za-z0-9_.]", "_", os.uname().nodename)[:40]
 
 
-def _trace(target: Path, owner: str, ending: str) -> Path:
-    return target.with_name(f".{target.name}.mdio-{owner}.{ending}")
+def _trace(target: Path, publication_id: str, ending: str) -> Path:
+    return target.with_name(f".{target.name}.mdio-{publication_id}.{ending}")
 
 
 def longest_name_nbytes(target: Path) -> int:
     """Return the bytes of the longest file name that publishing `target` may need."""
-    owner = f"{host_name()}-{os.getpid()}-{'0' * 2 * TOKEN_NBYTES}"
-    return len(os.fsencode(_trace(target, owner, "journal").name))
+    publication_id = f"{host_name()}-{os.getpid()}-{'0' * 2 * TOKEN_NBYTES}"
+    return len(os.fsencode(_trace(target, publication_id, "journal").name))
 
 
 def temporary_for(target: Path, temporary: Path) -> Path:
@@ -81,7 +81,7 @@ def temporary_for(target: Path, temporary: Path) -> Path:
     match = _TRACE_NAME.fullmatch(temporary.name)
     if match is None:
         raise ValueError(f"{temporary} is not the temporary name of an output")
-    return _trace(target, match["owner"], "tmp")
+    return _trace(target, match["id"], "tmp")
 
 
 def is_inside_temporary(path: Path) -> bool:
@@ -107,8 +107,8 @@ class Publication:
         self.pid = os.getpid()
         self.needs_recovery = False
         while True:
-            self.owner = f"{host_name()}-{self.pid}-{os.urandom(TOKEN_NBYTES).hex()}"
-            self.path = _trace(target, self.owner, "lock")
+            self.id = f"{host_name()}-{self.pid}-{os.urandom(TOKEN_NBYTES).hex()}"
+            self.path = _trace(target, self.id, "lock")
             flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
             self._fd = os.open(self.path, flags, 0o666)
             # Between the two calls, another process may have taken it for a dead one's lock.
@@ -116,7 +116,7 @@ class Publication:
             if locked is not False and _is_still_at(self._fd, self.path):
                 break
             os.close(self._fd)
-        _owners.add(self.owner)
+        _own_ids.add(self.id)
         try:
             if locked is None:  # else nothing need be written, and a full disk does no harm
                 self._write(process_identity(self.pid))
@@ -130,8 +130,8 @@ class Publication:
             data = data[os.write(self._fd, data) :]
 
     def name(self, target: Path, ending: str = "tmp") -> Path:
-        """Return the name of `target` while it is built (``tmp``) or moved aside (``old``)."""
-        return _trace(target, self.owner, ending)
+        """Return the path of `target` while it is built (``tmp``) or moved aside (``old``)."""
+        return _trace(target, self.id, ending)
 
     def temporaries(self) -> list[Path]:
         """Return the existing temporaries of this publication."""
@@ -139,7 +139,7 @@ class Publication:
         return [self.path.with_name(name) for name in names]
 
     def _traces(self) -> list[re.Match[str]]:
-        return [trace for trace in _traces(self.path.parent) if trace["owner"] == self.owner]
+        return [trace for trace in _traces(self.path.parent) if trace["id"] == self.id]
 
     def record(self, plan: Mapping[str, Any]) -> None:
         """Record on disk how names are about to change, so that another process can undo it."""
@@ -157,7 +157,7 @@ class Publication:
                 self.path.unlink()
         with contextlib.suppress(OSError):  # a lost mount, which another error reports
             os.close(self._fd)
-        _owners.discard(self.owner)
+        _own_ids.discard(self.id)
 
 
 def refuse_second_run(publication: Publication, target: Path) -> None:
@@ -165,15 +165,17 @@ def refuse_second_run(publication: Publication, target: Path) -> None:
 
     One that began on another machine, or is about to end, is noticed when this run publishes.
     """
-    own_age = publication.path.lstat().st_mtime_ns, publication.owner
+    own_age = publication.path.lstat().st_mtime_ns, publication.id
     for trace in _traces(target.parent):
-        owner, path = trace["owner"], target.parent / trace.string
+        publication_id, path = trace["id"], target.parent / trace.string
         is_other = trace["ending"] == "lock" and trace["name"] == target.name
-        if not is_other or owner == publication.owner or trace["host"] != host_name():
+        if not is_other or publication_id == publication.id or trace["host"] != host_name():
             continue
         try:
-            is_older = (path.lstat().st_mtime_ns, owner) < own_age
-            is_alive = is_older and (owner in _owners or _is_locked(path, int(trace["pid"])))
+            is_older = (path.lstat().st_mtime_ns, publication_id) < own_age
+            is_alive = is_older and (
+                publication_id in _own_ids or _is_locked(path, int(trace["pid"]))
+            )
         except OSError:  # it has ended meanwhile
             continue
         if is_alive:
@@ -196,10 +198,11 @@ class Leftover:
     """The traces that a dead process has left of one publication."""
 
     folder: Path
-    owner: str
+    id: str
+    """HOST-PID-TOKEN of the publication."""
     temporaries: list[str]
     """Names of the targets that have a temporary."""
-    aside: list[str]
+    former: list[str]
     """Names of the targets whose former output was moved aside."""
     journals: list[str]
     """Names of the targets that have a journal."""
@@ -210,7 +213,7 @@ class Leftover:
 
     def name(self, target: Path, ending: str = "tmp") -> Path:
         """Return the temporary or moved-aside name of `target`."""
-        return _trace(target, self.owner, ending)
+        return _trace(target, self.id, ending)
 
 
 def leftovers(targets: Sequence[Path]) -> Iterator[Leftover]:
@@ -222,22 +225,24 @@ def leftovers(targets: Sequence[Path]) -> Iterator[Leftover]:
     folder = targets[0].parent
     names = {target.name for target in targets}
     deadline = time.monotonic() + CHILDREN_END_S
-    for owner, all_traces in _traces_by_owner(folder).items():
+    for publication_id, all_traces in _traces_by_publication(folder).items():
         lock = next((trace for trace in all_traces if trace["ending"] == "lock"), None)
         target = lock["name"] if lock else min((trace["name"] for trace in all_traces), key=len)
         traces = [trace for trace in all_traces if is_built_for(target, trace["name"])]
-        if owner in _owners or names.isdisjoint(trace["name"] for trace in traces):
+        if publication_id in _own_ids or names.isdisjoint(trace["name"] for trace in traces):
             continue
-        temporaries, aside, journals = (
+        temporaries, former, journals = (
             [trace["name"] for trace in traces if trace["ending"] == ending]
             for ending in ("tmp", "old", "journal")
         )
         is_local = all_traces[0]["host"] == host_name()
-        lock_path = _trace(folder / target, owner, "lock")
+        lock_path = _trace(folder / target, publication_id, "lock")
         if lock is None:  # a power cut may keep a temporary without its lock
             has_lock = os.path.lexists(lock_path)  # of another user, or just made
             if is_local and not has_lock and not is_running(int(all_traces[0]["pid"])):
-                yield Leftover(folder, owner, temporaries, aside, journals, lock_path, None)
+                yield Leftover(
+                    folder, publication_id, temporaries, former, journals, lock_path, None
+                )
             continue
         try:
             fd = open_regular(lock_path, os.O_RDWR | os.O_NOFOLLOW)
@@ -262,20 +267,22 @@ def leftovers(targets: Sequence[Path]) -> Iterator[Leftover]:
             if is_dead and _is_still_at(fd, lock_path):
                 plan = next((entry for entry in entries if "goal" in entry), None)
                 if plan is None or _is_valid_plan(plan, target):
-                    yield Leftover(folder, owner, temporaries, aside, journals, lock_path, plan)
+                    yield Leftover(
+                        folder, publication_id, temporaries, former, journals, lock_path, plan
+                    )
         finally:
             os.close(fd)
 
 
 def _is_valid_plan(plan: Mapping[str, Any], target: str) -> bool:
     """Return whether a plan in a lock file names only the output `target` and its companions."""
-    aside, new = plan.get("aside"), plan.get("new")
-    if not (isinstance(aside, list) and isinstance(new, dict)) or plan["goal"] != target:
+    former, new = plan.get("aside"), plan.get("new")
+    if not (isinstance(former, list) and isinstance(new, dict)) or plan["goal"] != target:
         return False
     return (
-        all(belongs_to_output(target, name) for name in (*aside, *new))
+        all(belongs_to_output(target, name) for name in (*former, *new))
         and all(isinstance(identity, int | str) for identity in new.values())
-        and (bool(aside) or target in new)
+        and (bool(former) or target in new)
     )
 
 
@@ -295,14 +302,14 @@ def _traces(folder: Path) -> list[re.Match[str]]:
     return matches
 
 
-def _traces_by_owner(folder: Path) -> dict[str, list[re.Match[str]]]:
+def _traces_by_publication(folder: Path) -> dict[str, list[re.Match[str]]]:
     """Return the traces of publications of this host, or with a journal."""
     groups: dict[str, list[re.Match[str]]] = {}
     for match in _traces(folder):
-        groups.setdefault(match["owner"], []).append(match)
+        groups.setdefault(match["id"], []).append(match)
     return {
-        owner: traces
-        for owner, traces in groups.items()
+        publication_id: traces
+        for publication_id, traces in groups.items()
         if traces[0]["host"] == host_name() or any(trace["ending"] == "journal" for trace in traces)
     }
 
@@ -339,20 +346,22 @@ def process_identity(pid: int) -> dict[str, Any]:
     }
 
 
-def is_process_gone(owner: Mapping[str, Any]) -> bool:
+def is_process_gone(identity: Mapping[str, Any]) -> bool:
     """Return whether a process, as `process_identity` described it, has ended.
 
     False where that is unknown, or the description incomplete (a lock file being written).
     """
     own_identity = process_identity(os.getpid())
-    if "boot" not in owner:
+    if "boot" not in identity:
         return False
-    if owner.get("boot") != own_identity["boot"]:
+    if identity.get("boot") != own_identity["boot"]:
         return True
-    if owner.get("namespace") != own_identity["namespace"] or not isinstance(owner.get("pid"), int):
+    if identity.get("namespace") != own_identity["namespace"] or not isinstance(
+        identity.get("pid"), int
+    ):
         return False
-    status = _process_status(owner["pid"])
-    return status is None or status[0] in "ZX" or status[1] != owner.get("start")
+    status = _process_status(identity["pid"])
+    return status is None or status[0] in "ZX" or status[1] != identity.get("start")
 
 
 def _process_status(pid: int) -> tuple[str, int] | None:
@@ -459,8 +468,8 @@ def _change_lock_path(target: Path) -> Path:
     return target.with_name(f".{target.name}.mdio-turn")
 
 
-def _is_dead(owner: dict[str, Any]) -> bool:
-    return owner.get("host") == host_name() and is_process_gone(owner)
+def _is_dead(holder: dict[str, Any]) -> bool:
+    return holder.get("host") == host_name() and is_process_gone(holder)
 
 
 def _acquire(lock: Path, target: Path) -> int:
@@ -477,33 +486,35 @@ def _acquire(lock: Path, target: Path) -> int:
         now_s = time.monotonic()
         if state != last_state:
             last_state, unchanged_since_s = state, now_s
-        owner = read_json(lock)
-        if _is_dead(owner) or now_s - unchanged_since_s > STALE_S:
+        holder = read_json(lock)
+        if _is_dead(holder) or now_s - unchanged_since_s > STALE_S:
             _remove_stale(lock, state)
         elif now_s - began_s > MAX_WAIT_S:
-            holder = f"process {owner.get('pid', '?')} on {owner.get('host', 'some machine')}"
+            holder_text = (
+                f"process {holder.get('pid', '?')} on {holder.get('host', 'some machine')}"
+            )
             raise OutputError(
-                f"{target}: another run ({holder}) has been changing it for {MAX_WAIT_S:g} s; if "
-                f"that has ended, remove {lock}, and run this again"
+                f"{target}: another run ({holder_text}) has been changing it for "
+                f"{MAX_WAIT_S:g} s; if that has ended, remove {lock}, and run this again"
             )
         else:
             time.sleep(POLL_S)
 
 
 def _create_lock(lock: Path) -> int:
-    """Create the lock file with its owner in it, and return its inode.
+    """Create the lock file, which names its holder, and return its inode.
 
     Raises FileExistsError: another process has it.
     """
     temporary = _unique_path(lock)
     try:
-        inode = _create_owner_file(temporary)
+        inode = _create_holder_file(temporary)
         os.link(temporary, lock)
         return inode
     except FileExistsError:
         raise
     except OSError:  # a file system without links
-        return _create_owner_file(lock)
+        return _create_holder_file(lock)
     finally:
         _try_remove(temporary)
 
@@ -537,22 +548,22 @@ def _host_hash() -> str:
 
 def _is_abandoned(temporary: Path) -> bool:
     """Return whether the process that made a temporary lock file has ended."""
-    owner = read_json(temporary)
-    if owner:
-        return _is_dead(owner)
+    holder = read_json(temporary)
+    if holder:
+        return _is_dead(holder)
     *_, host, pid, _ = ("", "", *temporary.name.split("-"))
     if host == _host_hash() and pid.isdecimal():
         return int(pid) != os.getpid() and not is_running(int(pid))
     return _age_s(temporary) > STALE_S
 
 
-def _create_owner_file(path: Path) -> int:
+def _create_holder_file(path: Path) -> int:
     """Create a file that identifies this process; return its inode."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     try:
-        owner = {"host": host_name(), **process_identity(os.getpid())}
+        holder = {"host": host_name(), **process_identity(os.getpid())}
         with contextlib.suppress(OSError):  # a full disk does no harm
-            os.write(fd, json.dumps(owner).encode())
+            os.write(fd, json.dumps(holder).encode())
         return os.fstat(fd).st_ino
     finally:
         os.close(fd)

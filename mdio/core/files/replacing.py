@@ -177,27 +177,27 @@ def _is_published(target: Path, plan: Mapping[str, Any]) -> bool:
 
 
 def _replace_in_steps(
-    publication: Publication, target: Path, companions: Sequence[Path], aside: Sequence[Path]
+    publication: Publication, target: Path, companions: Sequence[Path], former: Sequence[Path]
 ) -> None:
-    """Move the paths `aside`, and give the new files their names; see the module.
+    """Move the `former` files aside, and give the new ones their names; see the module.
 
-    A new file whose former one is not moved aside replaces it by a rename.
+    A new file whose former one is not among them replaces it by a rename.
     """
     # Identities of the new files by final name.
     new = {path.name: read_identity(publication.name(path)) for path in (*companions, target)}
-    plan = {"goal": target.name, "aside": [path.name for path in aside], "new": new}
+    plan = {"goal": target.name, "aside": [path.name for path in former], "new": new}
     publication.record(plan)
     try:
-        for path in aside:
+        for path in former:
             rename(path, publication.name(path, "old"))
             if path == target:
                 flush(target.parent)
-        if aside:
+        if former:
             flush(target.parent)
         for path in companions:
             _rename_to_free(publication.name(path), path)
         flush(target.parent)
-        if os.path.lexists(target) and not aside:
+        if os.path.lexists(target) and not former:
             rename(publication.name(target), target)
         else:
             _rename_to_free(publication.name(target), target)
@@ -205,7 +205,7 @@ def _replace_in_steps(
     except BaseException as error:
         publication.needs_recovery = True  # until undone
         # In memory only: on disk, the folder may still have the former file.
-        if not aside and _is_published(target, plan):
+        if not former and _is_published(target, plan):
             raise
         try:
             try:
@@ -224,7 +224,7 @@ def _replace_in_steps(
             ) from error
         publication.needs_recovery = False
         raise
-    for path in aside:
+    for path in former:
         remove(publication.name(path, "old"))
 
 
@@ -287,18 +287,18 @@ def _is_partial(target: Path, former: Path) -> bool:
     return _is_folder(target) and not is_marked and all(map(is_link, target.rglob("*")))
 
 
-def _undo(owner: Publication | Leftover, folder: Path, plan: Mapping[str, Any]) -> None:
+def _undo(publication: Publication | Leftover, folder: Path, plan: Mapping[str, Any]) -> None:
     """Undo the steps of a plan that were taken, the last one first."""
     target = folder / plan["goal"]
-    if _is_partial(target, owner.name(target, "old")):
+    if _is_partial(target, publication.name(target, "old")):
         remove(target)
     for name, identity in reversed(plan["new"].items()):
         path = folder / name
         if is_identical(path, identity):
-            remove(owner.name(path))  # a link, if a process was killed in `_restore`
-            _restore(path, owner.name(path))
+            remove(publication.name(path))  # a link, if a process was killed in `_restore`
+            _restore(path, publication.name(path))
     for path in [folder / name for name in plan["aside"] if name != target.name]:
-        old = owner.name(path, "old")
+        old = publication.name(path, "old")
         if not os.path.lexists(old):
             continue
         if os.path.lexists(path):  # somebody has created it since
@@ -306,7 +306,7 @@ def _undo(owner: Publication | Leftover, folder: Path, plan: Mapping[str, Any]) 
         else:
             _restore(old, path)
     flush(folder)
-    old = owner.name(target, "old")
+    old = publication.name(target, "old")
     if os.path.lexists(old):
         _restore(old, target)
         flush(folder)
@@ -335,10 +335,10 @@ def _clean_up_locked(targets: Sequence[Path], *, discard_unfinished: bool) -> No
             target = leftover.folder / plan["goal"]
             if plan["aside"]:
                 former = leftover.name(target, "old")
-                is_there = os.path.lexists(target) and not _is_partial(target, former)
+                is_complete = os.path.lexists(target) and not _is_partial(target, former)
             else:
-                is_there = _is_published(target, plan)
-            if not is_there:
+                is_complete = _is_published(target, plan)
+            if not is_complete:
                 _undo(leftover, leftover.folder, plan)
             for path in [leftover.name(leftover.folder / name, "old") for name in plan["aside"]]:
                 # Other folders are not ours; an empty one was being removed.
@@ -408,8 +408,8 @@ def copy_access(former: Path, new: Path) -> None:
         return
     for path in (new, *(new.rglob("*") if new.is_dir() else ())):
         counterpart = former / path.relative_to(new)
-        is_there = counterpart.exists() and counterpart.is_dir() == path.is_dir()
-        _copy_access_of_file(counterpart if is_there else former, path)
+        has_counterpart = counterpart.exists() and counterpart.is_dir() == path.is_dir()
+        _copy_access_of_file(counterpart if has_counterpart else former, path)
 
 
 def _copy_access_of_file(source: Path, target: Path) -> None:

@@ -37,7 +37,7 @@ def adk() -> np.ndarray:
 def roundtrip(positions: np.ndarray, form: QuantisedFormat, **part) -> np.ndarray:
     data = encode_chunk(positions, form)
     n_frames, n_atoms = positions.shape[:2]
-    first, last = part.get("first", 0), part.get("last", n_frames)
+    first, last = part.get("first", 0), part.get("end", n_frames)
     atoms = part.get("atoms")
     out = np.full((last - first, n_atoms if atoms is None else len(atoms), 3), -7, np.float32)
     decode_chunk(memoryview(data), (n_frames, n_atoms), out, **part)
@@ -174,7 +174,7 @@ def test_any_frames_of_any_atoms(adk, data):
     form = QuantisedFormat(0.01, rule, data.draw(st.sampled_from(COMPRESSORS)))
     whole = roundtrip(positions, form)
     picked = None if atoms is None else np.array(atoms, np.int64)
-    part = roundtrip(positions, form, first=first, last=last, atoms=picked)
+    part = roundtrip(positions, form, first=first, end=last, atoms=picked)
     assert np.array_equal(part, whole[first:last] if picked is None else whole[first:last, picked])
 
 
