@@ -123,7 +123,7 @@ class RestartLayout(Layout):
             data = ClassicFile(file)
             for name in NAMES & data.variables.keys():
                 variable = data.variables[name]
-                if variable.shape and data.n_whole_rows(name) < variable.shape[0]:
+                if variable.shape and data.n_complete_rows(name) < variable.shape[0]:
                     raise ValueError(f"{name} ends within the file's {file.nbytes} bytes")
 
     def _from_text(self) -> FrameBlock:

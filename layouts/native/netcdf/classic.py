@@ -218,7 +218,7 @@ class ClassicFile:
     def close(self) -> None:
         self.file.close()
 
-    def n_whole_rows(self, name: str) -> int:
+    def n_complete_rows(self, name: str) -> int:
         variable = self.variables[name]
         n_left = self.file.nbytes - variable.begin - variable.row_nbytes
         if n_left < 0 or not variable.shape:

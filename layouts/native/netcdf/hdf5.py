@@ -102,7 +102,7 @@ class HDF5File:
             self._datasets.close()
             self._hdf5 = None
 
-    def n_whole_rows(self, name: str) -> int:
+    def n_complete_rows(self, name: str) -> int:
         """Return the number of rows: HDF5 does not open files that are cut."""
         return self.variables[name].shape[0] if self.variables[name].shape else 0
 

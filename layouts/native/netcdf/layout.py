@@ -324,7 +324,7 @@ class NCDFLayout(NativeLayout):
             if name == REMD_DIMTYPE and len(variable.shape) == 1:
                 values = self.data.read(0, n_rows, {name: columns})[name]
                 values = np.broadcast_to(values, (n_frames, n_rows))
-            elif n_frames <= n_rows and self.data.n_whole_rows(name) >= n_frames:
+            elif n_frames <= n_rows and self.data.n_complete_rows(name) >= n_frames:
                 values = self.data.read(0, n_frames, {name: columns})[name]
             else:
                 continue
@@ -383,10 +383,10 @@ class NCDFLayout(NativeLayout):
         self._factors = {name: self._factor(name) for name in sorted(self._names)}
         self._scales = {name: self._scale(name) for name in self._names}
         self._fill_values = {name: self._fill_value(name) for name in self._names}
-        n_whole, loss = self._count_whole(n_frames)
-        self._leave_out_unwritten(n_whole)
+        n_complete, loss = self._count_whole(n_frames)
+        self._leave_out_unwritten(n_complete)
         self._times_are_equal = self.options.get("dt") is not None and self._has_equal_times(
-            n_whole
+            n_complete
         )
         if self._times_are_equal:
             self._names.discard("time")
@@ -394,7 +394,7 @@ class NCDFLayout(NativeLayout):
         for option, is_redundant in redundant.items():
             if is_redundant and self.options.get(option) is not None:
                 raise redundant_option_error(self.path, option)
-        info = self._describe(n_whole, n_atoms)
+        info = self._describe(n_complete, n_atoms)
         return info.replace(flaws=info.flaws._replace(lost=loss))
 
     def _factor(self, name: str) -> float | None:
@@ -458,20 +458,20 @@ class NCDFLayout(NativeLayout):
         return times.count(times[0]) == len(times)
 
     def _count_whole(self, n_frames: int) -> tuple[int, tuple[LostBytes, ...]]:
-        n_whole, name = min((self._data.n_whole_rows(name), name) for name in self._names)
-        if n_whole < 1:
+        n_complete, name = min((self._data.n_complete_rows(name), name) for name in self._names)
+        if n_complete < 1:
             raise SourceError(
                 f"{self.path}: frame 0 is truncated: the header says {n_frames} frames of "
                 f"{self._data.record_nbytes} bytes, but the file ends after "
                 f"{self.path.stat().st_size} bytes, within {name}. Copy the file again"
             )
         if not isinstance(self._data, ClassicFile):
-            return n_whole, ()
-        end = min(self._data.end_of_rows(n_whole), self._data.file.nbytes)
+            return n_complete, ()
+        end = min(self._data.end_of_rows(n_complete), self._data.file.nbytes)
         n_lost = self._data.file.nbytes - end
-        if n_whole == n_frames and (self._data.has_record_count or not n_lost):
-            return n_whole, ()
-        return n_whole, (LostBytes(str(self.path), n_whole, end, n_lost),)
+        if n_complete == n_frames and (self._data.has_record_count or not n_lost):
+            return n_complete, ()
+        return n_complete, (LostBytes(str(self.path), n_complete, end, n_lost),)
 
     def _scale(self, name: str) -> Any:
         """Return the factor of a variable; None where there is none, or it is 1."""

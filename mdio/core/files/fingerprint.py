@@ -77,15 +77,17 @@ class SourceStates:
 
     def __init__(self, paths: Sequence[str | PathLike[str]], *, may_grow: bool = False) -> None:
         self.may_grow = may_grow
-        self._skipped = FRAME_COUNT_NBYTES if may_grow else 0
+        self._skipped_nbytes = FRAME_COUNT_NBYTES if may_grow else 0
         self._states = {
-            path: file_state(path, skip_nbytes=self._skipped) for path in map(to_path, paths)
+            path: file_state(path, skip_nbytes=self._skipped_nbytes) for path in map(to_path, paths)
         }
 
     def check(self) -> None:
         """Raise SourceError if a file has changed since, or does not exist any more."""
         for path, state in self._states.items():
-            new_state = file_state(path, state["nbytes"] if self.may_grow else None, self._skipped)
+            new_state = file_state(
+                path, state["nbytes"] if self.may_grow else None, self._skipped_nbytes
+            )
             keys = ("inode", "crc32c_head", "crc32c_tail") if self.may_grow else tuple(state)
             changed = [key for key in keys if new_state[key] != state[key]]
             if changed or new_state["nbytes"] < state["nbytes"]:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 Bytes = NDArray[np.uint8]
 
 REQUEST_NBYTES = 1 << 20
-"""Requests begin and end at multiples of this, a common stripe size."""
+"""Requests begin and end at multiples of this size, a common one of stripes."""
 MAX_NBYTES = 48 << 20
 """Bytes that are in flight or not yet read, at a time."""
 MAX_FILES = 14
@@ -237,7 +237,7 @@ class InFlight:
                 self._is_local = file.remote is None and is_local(file.fileno(), offset)
                 if self._is_local:
                     return None
-                # Its owner may close it meanwhile.
+                # Its reader may close it meanwhile.
                 self._files[file] = -1 if file.remote else os.dup(file.fileno())
                 file.prefetcher = self
         except OSError:  # reading will raise it, too

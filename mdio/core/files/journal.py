@@ -41,7 +41,7 @@ RECORD_HEADER = struct.Struct("<QI")
 DTYPES = ("<f4", "<f8", "<i8", "<u4", "|u1")
 """Types of the arrays in records."""
 FLUSH_INTERVAL_S = 30.0
-"""Also the time of work that a power cut may cost. Not shorter: a flush blocks all writers of a
+"""A power cut costs at most the work of this time. Not shorter: a flush blocks all writers of a
 shared file system, and takes longer the more was written."""
 MARK_KEY = "flushed"
 """Key of a mark: the run of records before it that are flushed."""
@@ -49,8 +49,8 @@ MEMBERS_KEY = "members"
 """Key of the first record of an ensemble: the names under which its trajectories lie in the
 temporary."""
 N_REUSED_KEY = "n_taken"
-"""Key of the first record where frames are added to an output: how many of its own stay as they
-are stored, and are not written."""
+"""Key of the first record where frames are added to an output: how many of its own frames stay as
+they are stored."""
 RESERVED_NBYTES = 64 << 10
 """Zeros reserved behind the records, so that more can be written on a full disk."""
 MAX_CLOSE_WAIT_S = 2.0
@@ -149,7 +149,7 @@ class Journal:
         self._lock = threading.Lock()
         self._failure: OSError | None = None
         self._reserved_end = 0
-        """Up to which byte of the journal's file the disk has room for it."""
+        """End of the space that is allocated for the file on the disk."""
         self._fd = open_regular(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
         try:
             if not is_trusted_record(os.fstat(self._fd), self.path.parent):
@@ -246,7 +246,7 @@ class Unfinished:
     """Frames that are stored; of an ensemble, those of trajectories that are not whole."""
     nbytes: int
     """Bytes that are stored, without space that is only reserved."""
-    n_whole: int = 0
+    n_complete: int = 0
     """Trajectories of an ensemble that are whole."""
 
     @property
@@ -265,14 +265,14 @@ class Unfinished:
         if members is None:
             n_reused = self.values.get(N_REUSED_KEY)
             return stored_frames_text(self.n_frames, self.values["n_frames"], n_reused)
-        trajectories = f"{self.n_whole:,} of {len(members):,} trajectories"
+        trajectories = f"{self.n_complete:,} of {len(members):,} trajectories"
         frames = f"{self.n_frames:,} frames"
-        if not self.n_whole:
+        if not self.n_complete:
             return frames
         return f"{trajectories} and {frames} of others" if self.n_frames else trajectories
 
     def advice(self, *, replaces: bool) -> str:
-        """Return the end of the message of a run that leaves it, which says how to go on.
+        """Return what is kept and how to continue or restart, for the end of a message.
 
         `replaces`: whether there is a former output, which is kept until this one is complete.
         """

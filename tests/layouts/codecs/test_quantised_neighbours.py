@@ -48,7 +48,7 @@ def differenced(deltas: np.ndarray, kept: np.ndarray) -> np.ndarray:
 
 
 def decoded(data: bytes, shape: tuple[int, int], **part) -> np.ndarray:
-    first, last = part.get("first", 0), part.get("last", shape[0])
+    first, last = part.get("first", 0), part.get("end", shape[0])
     n_atoms = shape[1] if part.get("atoms") is None else len(part["atoms"])
     out = np.full((last - first, n_atoms, 3), -7, np.float32)
     decode_chunk(memoryview(data), shape, out, **part)

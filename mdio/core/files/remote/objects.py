@@ -102,8 +102,8 @@ def translated_errors(path: Path) -> Iterator[None]:
         text = str(error)  # errors of lists have no kind
         if NAMES_NO_BUCKET.search(text):
             raise PermissionError(13, NO_BUCKET, str(path)) from None
-        kinds = exceptions.PermissionDeniedError, exceptions.UnauthenticatedError
-        if isinstance(error, kinds) or REFUSAL.search(text):
+        refusals = exceptions.PermissionDeniedError, exceptions.UnauthenticatedError
+        if isinstance(error, refusals) or REFUSAL.search(text):
             region = REGION.search(text)
             region_hint = f" (it is in {region[1]})" if region else ""
             refusal = f"the store refuses it; see credentials, region{region_hint} and endpoint"

@@ -124,13 +124,13 @@ def put(
     target: RemotePath,
     data: bytes | Path,
     *,
-    new: bool = False,
+    is_new: bool = False,
     replaces: str | None = None,
     is_checked: bool = False,
 ) -> str:
     """Send bytes, or a file, as an object, which appears complete or not at all; return its ETag.
 
-    `new`: only if no object has this name. `replaces`: only over the object of this `current_tag`.
+    `is_new`: only if no object has this name. `replaces`: only over the object with this tag.
     Either is checked before the first try, and is a condition of the request too, if the store has
     conditions and the file is not so large that it is sent in parts. `is_checked`: the caller has
     just checked it.
@@ -143,7 +143,7 @@ def put(
     store, name = store_and_name(target)
     is_large = isinstance(data, Path) and data.stat().st_size > MAX_CONDITIONAL_NBYTES
     mode: Any = "overwrite"
-    if new or replaces is not None:
+    if is_new or replaces is not None:
         if not is_checked and current_tag(target) != replaces:
             raise FileExistsError(17, "another object has this name by now", str(target))
         if replaces and not is_large:
@@ -173,7 +173,7 @@ def put(
             return str(answer["e_tag"] or "")
         except FileExistsError:
             # After a try whose answer was lost, the object may be ours.
-            if attempt and _holds(target, data):
+            if attempt and _has_contents(target, data):
                 return ""
             raise
         except PermissionError:
@@ -191,7 +191,7 @@ def put(
     raise AssertionError
 
 
-def _holds(target: RemotePath, data: bytes | Path) -> bool:
+def _has_contents(target: RemotePath, data: bytes | Path) -> bool:
     """Return whether an object has these contents."""
     objects.forget(target)
     try:
@@ -290,14 +290,14 @@ class StoredOutput:
         self.target = self.destination = target
         self.token = os.urandom(8).hex()
         self.is_marked = self.is_published = False
-        self._existing: dict[str, int] = {}
+        self._existing_nbytes: dict[str, int] = {}
         """Bytes of each object below the target, by relative name."""
         self._former_tag: str | None = None
         """The `current_tag` of the former output or of its manifest."""
 
     def list_objects(self) -> None:
         """List the objects that exist now."""
-        self._existing = names_below(self.target)
+        self._existing_nbytes = names_below(self.target)
 
     def recover(self) -> None:
         """Finish an exchange that a dead run has begun."""
@@ -309,7 +309,11 @@ class StoredOutput:
                 self._exchange(stage, mark.get("over"))
             except FileExistsError:  # another run has replaced the output since
                 delete([self.target / MARK_NAME])
-                delete(self.target / name for name in self._existing if name.startswith(stage.name))
+                delete(
+                    self.target / name
+                    for name in self._existing_nbytes
+                    if name.startswith(stage.name)
+                )
             self.list_objects()
             self.is_published = False
 
@@ -328,7 +332,7 @@ class StoredOutput:
             raise OutputError(
                 f"{self.target}: it exists already; choose another name or use --force"
             )
-        if self._existing and not mark and manifest_in(self.target) is None:
+        if self._existing_nbytes and not mark and manifest_in(self.target) is None:
             raise OutputError(
                 f"{self.target}: there are objects below it that mdio did not write; remove them "
                 "yourself or choose another name"
@@ -350,26 +354,26 @@ class StoredOutput:
             )
         if not resumes:
             shared_names = {
-                name for name in self._existing if STAGE not in name and self._manifests
+                name for name in self._existing_nbytes if STAGE not in name and self._manifests
             }
-            removed = self._existing.keys() - (shared_names - {MARK_NAME})
+            removed = self._existing_nbytes.keys() - (shared_names - {MARK_NAME})
             delete(self.target / name for name in _own_names(removed))
         return resumes
 
     def new_names(self) -> dict[str, int]:
         """Return the bytes of each stored object of the new output, by name."""
         prefix = "" if self.destination == self.target else f"{self.destination.name}/"
-        sizes = self._existing.items()
+        sizes = self._existing_nbytes.items()
         return {name.removeprefix(prefix): n for name, n in sizes if name.startswith(prefix)}
 
     def mark(self) -> None:
-        """Mark the folder as being written; raises OutputError if another run has, or wrote it."""
+        """Mark the folder as being written; raises OutputError if another run has done so."""
         if self.target.is_object():
             raise OutputError(f"{self.target}: an object, not a folder; remove it yourself")
         now = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
         mark = {"token": self.token, "begun": now}
         try:
-            put(self.target / MARK_NAME, json.dumps(mark).encode(), new=True, is_checked=True)
+            put(self.target / MARK_NAME, json.dumps(mark).encode(), is_new=True, is_checked=True)
         except FileExistsError:
             raise self._other_run_error() from None
         if self.destination == self.target:
@@ -391,11 +395,11 @@ class StoredOutput:
 
         `only_unchanged`: only if the object there, or its absence, is as when the run began.
         """
-        if self._existing:
+        if self._existing_nbytes:
             raise OutputError(f"{self.target}: a folder, not an object; remove it yourself")
         tag = self._former_tag if only_unchanged else None
         try:
-            put(self.target, data, replaces=tag, new=only_unchanged and not tag)
+            put(self.target, data, replaces=tag, is_new=only_unchanged and not tag)
         except FileExistsError:
             raise self._other_run_error() from None
         self._check_sizes({"": self.target.stat().st_size}, {"": data.stat().st_size})
@@ -409,11 +413,13 @@ class StoredOutput:
         """
         self.list_objects()
         stored = (
-            self._existing if self.destination == self.target else names_below(self.destination)
+            self._existing_nbytes
+            if self.destination == self.target
+            else names_below(self.destination)
         )
         try:
             self._check_sizes(stored, expected)
-            self._check_sizes(self._existing, shared)
+            self._check_sizes(self._existing_nbytes, shared)
         except OSError:
             self.check_mark()
             raise
@@ -453,7 +459,9 @@ class StoredOutput:
             delete([self.target / MARK_NAME])
             return
         self.list_objects()
-        is_complete = any(f"{self.destination.name}/{name}" in self._existing for name in MANIFESTS)
+        is_complete = any(
+            f"{self.destination.name}/{name}" in self._existing_nbytes for name in MANIFESTS
+        )
         if not is_complete or self._listed_mark().get("token") != self.token:
             raise self._other_run_error()
         self._check_no_foreign_files()
@@ -483,10 +491,15 @@ class StoredOutput:
         Raises FileExistsError: another run has replaced the former output, which stays.
         """
         prefix = f"{stage.name}/"
-        staged = {name.removeprefix(prefix) for name in self._existing if name.startswith(prefix)}
-        for name in staged & set(MANIFESTS):  # just one
+        staged_names = {
+            name.removeprefix(prefix) for name in self._existing_nbytes if name.startswith(prefix)
+        }
+        for name in staged_names & set(MANIFESTS):  # just one
             manifest, staged_text = self.target / name, (stage / name).read_bytes()
-            shared_names, new_names = set(read_redirect(staged_text)["names"]), staged - {name}
+            shared_names, new_names = (
+                set(read_redirect(staged_text)["names"]),
+                staged_names - {name},
+            )
             redirecting_text = with_redirect(
                 staged_text, stage.name, new_names if shared_names else None
             )
@@ -496,24 +509,26 @@ class StoredOutput:
                 put(manifest, redirecting_text, replaces=former_tag)
             self.is_published = True
             if current_text != final_text:
-                self._move(stage, new_names, all_is_new=not shared_names)
+                self._move(stage, new_names, replaces_all=not shared_names)
                 put(manifest, final_text)
-            old_names = {key for key in self._existing if not key.startswith(STAGE)}
+            old_names = {key for key in self._existing_nbytes if not key.startswith(STAGE)}
             old_names -= new_names | shared_names | {MARK_NAME, name}
             delete(self.target / key for key in old_names)
         delete([self.target / MARK_NAME])
-        delete(stage / name for name in staged)
+        delete(stage / name for name in staged_names)
 
-    def _move(self, stage: RemotePath, names: set[str], *, all_is_new: bool) -> None:
+    def _move(self, stage: RemotePath, names: set[str], *, replaces_all: bool) -> None:
         """Copy objects to their final names; metadata of arrays after all chunks.
 
-        Programs that ignore our manifest meanwhile find fewer frames, or no arrays if `all_is_new`,
-        but never a mixture of two outputs.
+        Programs that ignore our manifest meanwhile find fewer frames, or no arrays if
+        `replaces_all`, but never a mixture of two outputs.
         """
         from concurrent.futures import ThreadPoolExecutor
 
-        metadata = {key for key in {*names, *self._existing} if key.rpartition("/")[2] in MANIFESTS}
-        if all_is_new:
+        metadata = {
+            key for key in {*names, *self._existing_nbytes} if key.rpartition("/")[2] in MANIFESTS
+        }
+        if replaces_all:
             delete(self.target / key for key in metadata - set(MANIFESTS) if STAGE not in key)
         for batch in (names - metadata, names & metadata):
             with ThreadPoolExecutor(MAX_SEND_THREADS) as pool:
@@ -524,17 +539,19 @@ class StoredOutput:
 
     @property
     def _manifests(self) -> list[str]:
-        return [name for name in self._existing if name in MANIFESTS]
+        return [name for name in self._existing_nbytes if name in MANIFESTS]
 
     def _check_no_foreign_files(self) -> None:
         """Raise OutputError if the former output's folder holds objects of others."""
         if self._manifests:
-            names = {key.partition("/")[0] for key in self._existing if not key.startswith(STAGE)}
+            names = {
+                key.partition("/")[0] for key in self._existing_nbytes if not key.startswith(STAGE)
+            }
             check_no_foreign_files(self.target, names - {MARK_NAME})
 
     def _listed_mark(self) -> dict[str, Any]:
         """Return the mark if the objects that were listed last have one; else an empty one."""
-        return self._read_mark() if MARK_NAME in self._existing else {}
+        return self._read_mark() if MARK_NAME in self._existing_nbytes else {}
 
     def _read_mark(self) -> dict[str, Any]:
         """Return the mark; empty unless its token, part of a folder's name, is one of ours."""

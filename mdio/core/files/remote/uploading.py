@@ -351,4 +351,4 @@ class Upload:
             if isinstance(error, MdioError):
                 raise
             name, reason = error.filename or self.target, error.strerror or error
-            raise OutputError(f"{name}: the store did not take it ({reason})") from error
+            raise OutputError(f"{name}: the store did not accept it ({reason})") from error
