@@ -147,8 +147,8 @@ class Timeline:
     `member_numbers`, `member_frames`: for each frame, the number of its member and its own number
     there. `frames_of_members`: for each member, the number of its frame that each frame is or
     equals; -1 = none. `unit`: the unit in which frames were matched. `n_equal`: how many frames of
-    the last source were there already. `holders`: the members that had them. `notes`: on frames
-    that were replaced or dropped.
+    the last source were there already. `equal_members`: the members that had them. `notes`: on
+    frames that were replaced or dropped.
     """
 
     def __init__(self, old: Layout) -> None:
@@ -159,7 +159,7 @@ class Timeline:
         self.member_frames = np.arange(n_frames)
         self.frames_of_members = [np.arange(n_frames)]
         self.notes: list[str] = []
-        self.unit, self.n_equal, self.holders = "ps", 0, list[Layout]()
+        self.unit, self.n_equal, self.equal_members = "ps", 0, list[Layout]()
 
     def add(
         self,
@@ -187,8 +187,8 @@ class Timeline:
         is_old = merged.old_frames >= 0
         old_frames = np.where(is_old, merged.old_frames, 0)
         added = merged.added
-        holders = np.unique(self.member_numbers[old_frames[merged.equal]]).tolist()
-        self.holders = [self.members[number] for number in holders]
+        equal_numbers = np.unique(self.member_numbers[old_frames[merged.equal]]).tolist()
+        self.equal_members = [self.members[number] for number in equal_numbers]
         self.frames_of_members = [
             np.where(is_old & (merged.equal | ~added), frames[old_frames], -1)
             for frames in self.frames_of_members
@@ -297,13 +297,13 @@ def prepare_append(
 
 
 def prepare_continuation(
-    out: Path, stop: int, new: Layout, options: ConversionOptions
+    out: Path, stop: int, new_frames: Layout, options: ConversionOptions
 ) -> Conversion:
-    """Plan an output of the first `stop` frames of `out`, followed by those of `new`, in memory."""
+    """Plan an output of the first `stop` frames of `out`, and `new_frames` in memory."""
     former_state = state_at(out)
     old = open_layout(out)
     try:
-        return _AppendPlanner(old, former_state, [], options).continue_from(stop, new)
+        return _AppendPlanner(old, former_state, [], options).continue_from(stop, new_frames)
     except BaseException:
         old.close()
         raise
@@ -341,9 +341,9 @@ class _AppendPlanner:
         """Whether the frames to add are chosen by number, as in a file that is followed."""
         source = self.manifest["source"]
         has_files = "path" in source
-        self.by_program = np.full(old.info.n_frames, not has_files)
+        self.is_by_program = np.full(old.info.n_frames, not has_files)
         """For each frame of the output, whether a program wrote it: then no file has it."""
-        self.by_program[indices_from_runs(source.get("by_program", []))] = True
+        self.is_by_program[indices_from_runs(source.get("by_program", []))] = True
         self.old_frames = indices_from_runs(self.manifest["frames"] if has_files else [])
         """Numbers, in the source, of the output's frames that no program wrote."""
 
@@ -369,14 +369,14 @@ class _AppendPlanner:
         conversion.states = states
         return conversion
 
-    def continue_from(self, stop: int, new: Layout) -> Conversion:
-        """Plan an output of the first `stop` frames, followed by those of `new`."""
-        n_new = new.info.n_frames
-        chain = chain_joined([self.old, new], Joining(((0, 0, stop), (1, 0, n_new))))
-        source, by_program = self._source_with_flaws((), ()), self.by_program[:stop]
-        frames = self.old_frames[: np.count_nonzero(~by_program)]
+    def continue_from(self, stop: int, new_frames: Layout) -> Conversion:
+        """Plan an output of the first `stop` frames, followed by those of `new_frames`."""
+        n_new = new_frames.info.n_frames
+        chain = chain_joined([self.old, new_frames], Joining(((0, 0, stop), (1, 0, n_new))))
+        source, is_by_program = self._source_with_flaws((), ()), self.is_by_program[:stop]
+        frames = self.old_frames[: np.count_nonzero(~is_by_program)]
         if "path" in source:
-            numbers = np.flatnonzero(np.append(by_program, np.ones(n_new, bool)))
+            numbers = np.flatnonzero(np.append(is_by_program, np.ones(n_new, bool)))
             source["by_program"] = runs_from_indices(numbers)
         else:
             source["n_frames"] = stop + n_new
@@ -464,13 +464,15 @@ class _AppendPlanner:
                 raise
             n_frames = source.info.n_frames
             self.n_left_out += n_frames - int(np.count_nonzero(timeline.frames_of_members[-1] >= 0))
-            have = "has" if len(timeline.holders) == 1 else "have"
-            holders = f"{list_text([str(holder.path) for holder in timeline.holders])} {have}"
+            have = "has" if len(timeline.equal_members) == 1 else "have"
+            paths_text = list_text([str(member.path) for member in timeline.equal_members])
             if timeline.n_equal == n_frames:
-                self.notes.append(f"{path}: left out: {holders} all of its frames already")
+                self.notes.append(
+                    f"{path}: left out: {paths_text} {have} all of its frames already"
+                )
             elif timeline.n_equal:
                 count_text = f"{timeline.n_equal:,} of its {n_frames:,} frames"
-                self.notes.append(f"{path}: {holders} {count_text} already")
+                self.notes.append(f"{path}: {paths_text} {have} {count_text} already")
         self.notes += timeline.notes
         joining = Joining(tuple(timeline.parts), tuple(timeline.gaps()), changes=True)
         chain = chain_joined(timeline.members, joining)
@@ -694,7 +696,7 @@ class _AppendPlanner:
         if layout in self.source_frames:
             info, numbers = self.source_frames[layout]
             return int(numbers[frame]), info.n_frames - 1 - int(numbers[frame])
-        if self.by_program.any():
+        if self.is_by_program.any():
             return 0, 0
         number = int(self.old_frames[frame])
         # Earlier versions took the frames of the output for those of the source.
@@ -720,7 +722,9 @@ class _AppendPlanner:
         first_file = {name: source.pop(name) for name in fingerprints[0] if name in source}
         by_program = np.concatenate(
             [
-                self.by_program[start:stop] if layout is self.old else np.zeros(stop - start, bool)
+                self.is_by_program[start:stop]
+                if layout is self.old
+                else np.zeros(stop - start, bool)
                 for layout, start, stop in chain.joined_layouts
             ]
         )

@@ -80,7 +80,7 @@ class Transform:
     notes: tuple[str, ...] = ()
     """Notes on the selections of the steps."""
 
-    def is_of(self, atoms: AtomIndices | None) -> bool:
+    def has_output_atoms(self, atoms: AtomIndices | None) -> bool:
         """Return whether it is for these `atoms`."""
         if atoms is None or self.output_atoms is None:
             return atoms is self.output_atoms
@@ -170,9 +170,9 @@ def plan_transform(
             f"the centre of {plural(len(centre_atoms), 'atom')} moved",
         )
     if fit is not None:
-        moved = "moved and rotated" if fit.rotates else "moved"
+        move_text = "moved and rotated" if fit.rotates else "moved"
         atoms_text = plural(len(fit.atoms), "atom")
-        notes.append(f"frames {moved} to superpose {atoms_text} on the reference")
+        notes.append(f"frames {move_text} to superpose {atoms_text} on the reference")
         fit = replace(fit, atoms=np.ascontiguousarray(index_in_read[fit.atoms], np.int64))
     n_output = n_atoms if atoms is None else len(atoms)
     is_exact = n_read == n_atoms if atoms is None else np.array_equal(atoms, read_atoms)
@@ -403,7 +403,7 @@ class TransformedLayout(Layout):
     def prepare_transform(self, atoms: AtomIndices | None) -> Transform:
         """Return the transform for some atoms of the source, cached in the options."""
         transform: Transform | None = self.options["transform"]
-        if transform is None or not transform.is_of(atoms):
+        if transform is None or not transform.has_output_atoms(atoms):
             transform = self.options["transform"] = self._plan_transform(atoms)
             self._crossings = None
         return transform
@@ -463,7 +463,7 @@ class TransformedLayout(Layout):
         return block if transform.output_in_read is None else block.take(transform.output_in_read)
 
     def _reference_from_file(
-        self, file: str, fitted: AtomIndices, kept: AtomIndices | None, notes: list[str]
+        self, file: str, fitted_atoms: AtomIndices, kept_atoms: AtomIndices | None, notes: list[str]
     ) -> FrameBlock:
         """Return the fitted atoms in the first frame of a file.
 
@@ -474,21 +474,25 @@ class TransformedLayout(Layout):
         with open_layout(file) as layout:
             topology, n_reference = layout.topology(), layout.info.n_atoms
             if n_reference == n_atoms:
-                atoms = fitted
-            elif n_reference == len(fitted):
+                atoms = fitted_atoms
+            elif n_reference == len(fitted_atoms):
                 atoms = None
-            elif kept is not None and n_reference == len(kept) and np.isin(fitted, kept).all():
-                order = np.argsort(kept)
-                atoms = order[np.searchsorted(kept, fitted, sorter=order)]
+            elif (
+                kept_atoms is not None
+                and n_reference == len(kept_atoms)
+                and np.isin(fitted_atoms, kept_atoms).all()
+            ):
+                order = np.argsort(kept_atoms)
+                atoms = order[np.searchsorted(kept_atoms, fitted_atoms, sorter=order)]
             else:
                 atoms = self._select_in(file, layout, topology, notes)
-                if atoms is None or len(atoms) != len(fitted):
-                    kept_text = "" if kept is None else f"{len(kept):,} are kept and "
+                if atoms is None or len(atoms) != len(fitted_atoms):
+                    kept_text = "" if kept_atoms is None else f"{len(kept_atoms):,} are kept and "
                     selected_text = "" if atoms is None else f" ({len(atoms):,} of them selected)"
                     raise PlanError(
                         f"{file}: has {plural(n_reference, 'atom')}{selected_text}, but the "
-                        f"trajectory has {n_atoms:,}, of which {kept_text}{len(fitted):,} are "
-                        "fitted; give a reference with one of these numbers, or fit atoms that "
+                        f"trajectory has {n_atoms:,}, of which {kept_text}{len(fitted_atoms):,} "
+                        "are fitted; give a reference with one of these numbers, or fit atoms that "
                         "both have (--fit-select, by names, such as 'protein and name CA')"
                     )
             if topology is not None:
@@ -497,7 +501,7 @@ class TransformedLayout(Layout):
                 reference_topology = topology if atoms is None else topology.take(atoms)
                 own_topology = None
                 with suppress(MdioError):  # the trajectory has no topology
-                    own_topology = topology_of(self.universe, fitted)
+                    own_topology = topology_of(self.universe, fitted_atoms)
                 if own_topology is not None:
                     notes += note_on_reference_names(
                         own_topology, reference_topology, file, "fitted"
@@ -511,8 +515,10 @@ class TransformedLayout(Layout):
         from mdio.converters.selection import stored_universe
 
         selection, n_atoms = self.options["fit_select"], layout.info.n_atoms
-        by_number = selection is None or select_stored(Topology(n_atoms, {}), selection) is not None
-        if topology is None or by_number:
+        is_by_number = (
+            selection is None or select_stored(Topology(n_atoms, {}), selection) is not None
+        )
+        if topology is None or is_by_number:
             return None
         load_universe = partial(stored_universe, topology, layout)
         return _select(load_universe, n_atoms, selection, f"{file}: --fit-select", notes)
@@ -550,10 +556,10 @@ class TransformedLayout(Layout):
     ) -> FrameBlock:
         """Return the source's frames; raises PlanError if one lacks a cell that is needed."""
         block = self.source.read(start, stop, atoms=transform.read_atoms, out=out)
-        no_box = ~(vectors_from_boxes(block.box)[:, 2, 2] > 0)
-        no_box |= ~np.isfinite(block.box).all(axis=1)
-        if self.needs_box and no_box.any():
-            frame = int(no_box.argmax())
+        lacks_box = ~(vectors_from_boxes(block.box)[:, 2, 2] > 0)
+        lacks_box |= ~np.isfinite(block.box).all(axis=1)
+        if self.needs_box and lacks_box.any():
+            frame = int(lacks_box.argmax())
             lengths = block.box[frame, :3]
             problem = "has no unit cell, and --pbc and --center need one in every frame"
             names = " and ".join("xyz"[axis] for axis in np.flatnonzero(lengths == 0))
@@ -569,12 +575,12 @@ class TransformedLayout(Layout):
     def _crossings_before(self, start: int, transform: Transform) -> Crossings:
         """Return the crossings of boundaries counted before frame `start`."""
         counts = transform.counts or {}
-        counted = max((frame for frame in counts if frame <= start), default=0)
+        counted_frame = max((frame for frame in counts if frame <= start), default=0)
         crossings = self._crossings
-        if crossings is None or not counted <= crossings.frame <= start:
-            crossings = self._crossings = self._new_crossings(counted, transform)
-            if counted:
-                crossings.counts[:] = unpack_counts(counts[counted]).reshape(-1, 3)
+        if crossings is None or not counted_frame <= crossings.frame <= start:
+            crossings = self._crossings = self._new_crossings(counted_frame, transform)
+            if counted_frame:
+                crossings.counts[:] = unpack_counts(counts[counted_frame]).reshape(-1, 3)
         return self._advance(crossings, start, transform)
 
     def n_read(self, transform: Transform) -> int:
@@ -587,10 +593,10 @@ class TransformedLayout(Layout):
         return Crossings(frame, np.zeros((n_atoms, 3)), np.zeros((n_atoms, 3), np.int32))
 
     def _advance(self, crossings: Crossings, stop: int, transform: Transform) -> Crossings:
-        run_frames = max(1, RUN_NBYTES // max(1, 12 * len(crossings.last)))
+        batch_frames = max(1, RUN_NBYTES // max(1, 12 * len(crossings.last)))
         while crossings.frame < stop:
-            run_stop = min(crossings.frame + run_frames, stop)
-            block = self._source_frames(crossings.frame, run_stop, transform)
+            batch_stop = min(crossings.frame + batch_frames, stop)
+            block = self._source_frames(crossings.frame, batch_stop, transform)
             _count_crossings(crossings, block, apply=False)
         return crossings
 
@@ -713,14 +719,14 @@ def notes_on_cut(
     pbc = transformed.pbc or stored_transformation(manifest, "pbc")
     reference_option = transformed.options["fit_reference"]
 
-    def cut_molecules(atoms: AtomIndices, **frame_options: bool) -> CutMoleculeFinder | None:
+    def cut_molecule_finder(atoms: AtomIndices, **frame_options: bool) -> CutMoleculeFinder | None:
         source_atoms = atoms if transform.read_atoms is None else transform.read_atoms[atoms]
         return CutMoleculeFinder.of(residues_of(source_atoms), len(source_atoms), **frame_options)
 
     def note_cut_frames(
-        cut: CutMoleculeFinder,
+        finder: CutMoleculeFinder,
         atoms: AtomIndices,
-        transform_before: Transform,
+        previous_transform: Transform,
         use: str,
         effect: str,
     ) -> None:
@@ -732,40 +738,40 @@ def notes_on_cut(
         cut_frames = []
         for frame in sample:
             with suppress(MdioError):  # frames that cannot be read are reported later
-                if len(cut.frames(transformed.read_with(transform_before, frame, atoms))):
+                if len(finder.frames(transformed.read_with(previous_transform, frame, atoms))):
                     cut_frames.append(frame)
         if cut_frames:
             n_cut = f"{len(cut_frames)} of the {plural(len(sample), 'frame')} looked at"
             notes.append(
                 f"the box cuts the {plural(len(atoms), 'atom')} that are {use} in {n_cut} "
-                f"({runs_text(runs_from_indices(cut_frames), MAX_RUNS)}): {effect}; {cut.advice}"
+                f"({runs_text(runs_from_indices(cut_frames), MAX_RUNS)}): {effect}; {finder.advice}"
             )
 
     is_whole, is_file = pbc in NEED_BONDS, isinstance(reference_option, str)
     if (centred := transform.centre_atoms) is not None and not is_whole:
-        transform_before = replace(transform, centre_atoms=None, wrapped=None, fit=None)
-        if cut := cut_molecules(centred, was_rotated=was_rotated):
+        previous_transform = replace(transform, centre_atoms=None, wrapped=None, fit=None)
+        if finder := cut_molecule_finder(centred, was_rotated=was_rotated):
             effect = "that is the centre of the pieces"
-            note_cut_frames(cut, centred, transform_before, "centred", effect)
+            note_cut_frames(finder, centred, previous_transform, "centred", effect)
     if (fit := transform.fit) is not None and (is_file or not is_whole):
-        cut = cut_molecules(fit.atoms, was_rotated=was_rotated and not is_file)
+        finder = cut_molecule_finder(fit.atoms, was_rotated=was_rotated and not is_file)
         reference = FrameBlock.empty(1, len(fit.atoms))
         reference.positions[0], reference.box[0] = fit.reference, fit.box
-        if cut is not None and len(cut.frames(reference)):
-            advice = f"make molecules whole in {reference_option}" if is_file else cut.advice
+        if finder is not None and len(finder.frames(reference)):
+            advice = f"make molecules whole in {reference_option}" if is_file else finder.advice
             notes.append(
                 f"the box cuts the {plural(len(fit.atoms), 'atom')} that are fitted in the "
                 f"reference, so that all frames are laid on it wrongly; {advice}"
             )
-        if not is_whole and (cut := cut_molecules(fit.atoms, was_rotated=was_rotated)):
+        if not is_whole and (finder := cut_molecule_finder(fit.atoms, was_rotated=was_rotated)):
             effect = "such frames are laid on the reference wrongly"
-            note_cut_frames(cut, fit.atoms, replace(transform, fit=None), "fitted", effect)
+            note_cut_frames(finder, fit.atoms, replace(transform, fit=None), "fitted", effect)
     if are_stored and transformed.pbc in NEED_BONDS:
         all_read = np.arange(transformed.n_read(transform))
         atoms = all_read if output_atoms is None else transform.output_in_read
-        if atoms is not None and (cut := cut_molecules(atoms, is_whole=True)):
+        if atoms is not None and (finder := cut_molecule_finder(atoms, is_whole=True)):
             effect = "neighbours lie on two sides of it"
-            note_cut_frames(cut, atoms, replace(transform, fit=None), "kept", effect)
+            note_cut_frames(finder, atoms, replace(transform, fit=None), "kept", effect)
     return notes
 
 

@@ -58,17 +58,17 @@ def compare_blocks(
     columns: Sequence[str],
     rounded: Sequence[str],
     rounded_source: bool = False,
-    is_other: bool = False,
+    is_other_file: bool = False,
 ) -> tuple[float, list[Problem]]:
     """Return the largest difference of a coordinate (angstrom), and a list of problems.
 
     `block`, `source_block`: the same frames and atoms, of the output and of its source.
     `tolerances`: by how much each field may differ besides rounding; by default 0. `columns`: those
     of box, time and step that the output keeps exactly. `rounded`: fields whose float32 the format
-    rounds. `is_other`: whether the source is another file than the output was made of, so that
+    rounds. `is_other_file`: whether the source is another file than the output was made of, so that
     boxes and times may differ by the rounding of float32; and with `rounded_source` all fields.
     """
-    largest = 0.0
+    largest_difference = 0.0
     problems: list[Problem] = []
     for name, values in block.present().items():
         source_values = getattr(source_block, name)
@@ -76,29 +76,29 @@ def compare_blocks(
             problems.append((np.ones(block.n_frames, bool), f"the source has no {name}"))
             continue
         tolerance = tolerances.get(name, 0.0)
-        difference, differing = _compare(
+        difference, differs = _compare(
             values, source_values, tolerance, rounded=rounded_source or name in rounded
         )
         if name == "positions":
-            largest = difference
-        if differing.any():
+            largest_difference = difference
+        if differs.any():
             unit = " angstrom" if name == "positions" else ""
             text = f" by up to {difference:g}{unit}, {tolerance:g} is allowed"
-            problems.append((differing, f"{name} differ{text if tolerance or unit else ''}"))
+            problems.append((differs, f"{name} differ{text if tolerance or unit else ''}"))
     for name in columns:
         values, source_values = getattr(block, name), getattr(source_block, name)
-        may_round = is_other and name != "step"
+        may_round = is_other_file and name != "step"
         dtype = np.float32 if may_round else values.dtype
-        _, differing = _compare(
+        _, differs = _compare(
             values.astype(dtype, copy=False),
             source_values.astype(dtype, copy=False),
             0.0,
             rounded=may_round,
         )
-        if differing.any():
+        if differs.any():
             difference = np.abs(values.astype(np.float64) - source_values).max(initial=0.0)
-            problems.append((differing, f"{name} differs by up to {difference:g}"))
-    return largest, problems
+            problems.append((differs, f"{name} differs by up to {difference:g}"))
+    return largest_difference, problems
 
 
 def _compare(
@@ -114,22 +114,24 @@ def _compare(
     """
     if np.array_equal(values, source_values, equal_nan=True):
         return 0.0, np.zeros(len(values), bool)
-    differing = np.zeros(values.shape, bool)
+    differs = np.zeros(values.shape, bool)
     finite = np.isfinite(values) & np.isfinite(source_values)
-    others, source_others = values[~finite], source_values[~finite]
-    differing[~finite] = (others != source_others) & ~(np.isnan(others) & np.isnan(source_others))
+    not_finite, source_not_finite = values[~finite], source_values[~finite]
+    differs[~finite] = (not_finite != source_not_finite) & ~(
+        np.isnan(not_finite) & np.isnan(source_not_finite)
+    )
     differences = np.abs(values[finite].astype(np.float64) - source_values[finite])
     limit: Any = 0.0
     if tolerance or rounded:
         spacing = np.spacing(np.maximum(np.abs(values[finite]), np.abs(source_values[finite])))
         limit = tolerance + spacing * (3 if rounded else 1)
-    differing[finite] = differences > limit
-    return float(differences.max(initial=0.0)), _any_in_frame(differing)
+    differs[finite] = differences > limit
+    return float(differences.max(initial=0.0)), _any_in_frame(differs)
 
 
-def _any_in_frame(differing: Bools) -> Bools:
+def _any_in_frame(differs: Bools) -> Bools:
     """Return whether any value of each frame differs, (F,) bool."""
-    return np.asarray(differing.any(axis=tuple(range(1, differing.ndim))))
+    return np.asarray(differs.any(axis=tuple(range(1, differs.ndim))))
 
 
 def compare_native_columns(
@@ -151,17 +153,17 @@ def compare_native_columns(
     problems: list[Problem] = []
     has_box = (block.box[:, :3] > 0).all(axis=1) & (source_block.box[:, :3] > 0).all(axis=1)
     is_close = np.isclose(block.box, source_block.box, rtol=BOX_ROUNDING, atol=BOX_ROUNDING)
-    differing = has_box & _any_in_frame(~is_close)
-    if differing.any():
+    differs = has_box & _any_in_frame(~is_close)
+    if differs.any():
         boxes = block.box[has_box].astype(np.float64)
         difference = np.abs(boxes - source_block.box[has_box]).max(initial=0.0)
-        problems.append((differing, f"box differs by up to {difference:g}"))
+        problems.append((differs, f"box differs by up to {difference:g}"))
     if times is not None:
         differences = np.abs(block.time - times)
         spacing = np.spacing(np.abs(times).astype(np.float32))
-        differing = differences > TIME_ROUNDING * spacing + tolerance_ps
-        if differing.any():
-            problems.append((differing, f"time differs by up to {np.nanmax(differences):g}"))
+        differs = differences > TIME_ROUNDING * spacing + tolerance_ps
+        if differs.any():
+            problems.append((differs, f"time differs by up to {np.nanmax(differences):g}"))
     step_differences = np.abs(block.step - source_block.step)
     if has_steps and step_differences.any():
         text = f"step differs by up to {step_differences.max():g}"
@@ -255,16 +257,16 @@ class Verifier:
         overlap: str | None,
         top: str | PathLike[str] | None,
         view: ViewLayout | None,
-        wanted: UnitFilter,
+        unit_filter: UnitFilter,
         progress: Progress | None,
     ) -> None:
-        self.wanted = wanted
+        self.unit_filter = unit_filter
         self.progress = progress
         self.opening_result = result = VerifyResult()
         """Problems that opening has found, before units are checked."""
         self.source = view
         """The frames that the output should hold."""
-        self.view_of_files: ViewLayout | None = None
+        self.files_view: ViewLayout | None = None
         """Those of these frames that the files of `against` have."""
         self.own_frames = np.empty(0, np.int64)
         """Frames that only the output itself has, and that are not compared."""
@@ -303,7 +305,7 @@ class Verifier:
                 if overlap is not None:
                     options["overlap"] = overlap
                 source = open_with_topology(files, top, **options)
-                self.view_of_files, _ = source_view(layout, source, top)
+                self.files_view, _ = source_view(layout, source, top)
                 recorded = paths_by_contents(files)
                 for file in source_files:
                     if file not in files and not recorded.keys() & paths_by_contents([file]).keys():
@@ -312,7 +314,7 @@ class Verifier:
                             f"or add its frames (mdio append {file} {layout.path})"
                         )
                 result.frames_left_out = count_left_out(layout)
-                self.source = with_own_frames(layout, self.view_of_files)
+                self.source = with_own_frames(layout, self.files_view)
             if self.source is not None:
                 self._check_shapes(layout, self.source)
             if view is None and against is not None:
@@ -337,12 +339,12 @@ class Verifier:
         result.allowed_diff_angstrom = 0.0 if is_exact else (info.precision or 0.0) / 2
         result.fields_left_out = tuple(name for name in expected.fields if name not in info.fields)
         self.block_frames = max(1, BLOCK_NBYTES // max(1, info.frame_nbytes))
-        if source is not self.view_of_files:
+        if source is not self.files_view:
             runs = source.joined_layouts
             is_own = [member.path == layout.path for member, *_ in runs]
             counts = [stop - start for _, start, stop in runs]
             self.own_frames = np.flatnonzero(np.repeat(is_own, counts))
-        if self.view_of_files is not None:
+        if self.files_view is not None:
             result.frames_by_program = len(self.own_frames)
 
     def work_items(self, max_items: int) -> Iterator[WorkItem]:
@@ -374,7 +376,7 @@ class Verifier:
         n_before = sum(self.n_units[:number])
         prefix, layout = self.prefixes[number], self.layouts[number]
         for name, problem in layout.check(
-            lambda unit: unit in units and self.wanted(n_before + unit)
+            lambda unit: unit in units and self.unit_filter(n_before + unit)
         ):
             result.chunks_checked += 1
             if problem is not None and not (number == 0 and name in self.damaged_units):
@@ -391,17 +393,17 @@ class Verifier:
         Boxes go through vectors and back in each file, and native ones keep times as float32. Atoms
         are moved by boxes, and some formats have units of their own.
         """
-        layout, view = self.layouts[0], self.view_of_files
+        layout, view = self.layouts[0], self.files_view
         source = (layout.manifest or {}).get("source", {})
         file_records = source.get("files") or [source]
         files = [] if view is None else list(view.source.files())
-        is_other = "crc32c_tail" in file_records[0] and bool(files)
-        if is_other:
+        is_other_file = "crc32c_tail" in file_records[0] and bool(files)
+        if is_other_file:
             fingerprints = [fingerprint(file.path) for file in files]
-            is_other = [*map(content_of, file_records)] != [*map(content_of, fingerprints)]
+            is_other_file = [*map(content_of, file_records)] != [*map(content_of, fingerprints)]
         is_moved = source.get("transformed") is not None
         rounds = is_moved or any(file.facts.rounded_fields for file in files)
-        return {"rounded_source": is_other and rounds, "is_other": is_other}
+        return {"rounded_source": is_other_file and rounds, "is_other_file": is_other_file}
 
     @cached_property
     def _has_steps(self) -> bool:
@@ -410,8 +412,8 @@ class Verifier:
         A file that only counts them restarts its count in each part, so that the whole and its
         parts differ.
         """
-        layout, view = self.layouts[0], self.view_of_files
-        is_from_source = layout.manifest is not None and not self._rounding["is_other"]
+        layout, view = self.layouts[0], self.files_view
+        is_from_source = layout.manifest is not None and not self._rounding["is_other_file"]
         files = [] if view is None or is_from_source else view.source.files()
         return not any(file.stored_times.counts_steps for file in files)
 
@@ -422,12 +424,12 @@ class Verifier:
         """
         assert self.source is not None
         info = self.source.info
-        span_ps = info.time_last_ps - info.time_first_ps
-        if self.layouts[0].manifest is not None or not np.isfinite(span_ps):
+        duration_ps = info.time_last_ps - info.time_first_ps
+        if self.layouts[0].manifest is not None or not np.isfinite(duration_ps):
             return None, 0.0
-        if info.n_frames > 1 and span_ps <= 0:
+        if info.n_frames > 1 and duration_ps <= 0:
             return None, 0.0
-        dt_ps = span_ps / (info.n_frames - 1) if info.n_frames > 1 else 1.0
+        dt_ps = duration_ps / (info.n_frames - 1) if info.n_frames > 1 else 1.0
         times = info.time_first_ps + dt_ps * np.arange(start, stop)
         return times.astype(np.float64), dt_ps / 4
 
@@ -443,7 +445,7 @@ class Verifier:
         native = (layout if container is None else layout_class(container)).facts
         starts = [
             start
-            for start in (block * self.block_frames for block in blocks if self.wanted(block))
+            for start in (block * self.block_frames for block in blocks if self.unit_filter(block))
             if self._n_compared(start, min(start + self.block_frames, n_frames))
         ]
         for opened in (layout, source):
@@ -484,10 +486,10 @@ class Verifier:
                     has_steps=self._has_steps and not native.counts_steps,
                 )
             if problems and result.ok and layout.manifest is None:
-                differing, problem = problems[0]
-                problems[0] = differing, f"{problem}; {UNRECORDED_OPTIONS}"
-            for differing, problem in problems:
-                result.add_problem(f"{_frames_text(start + np.flatnonzero(differing))}: {problem}")
+                differs, problem = problems[0]
+                problems[0] = differs, f"{problem}; {UNRECORDED_OPTIONS}"
+            for differs, problem in problems:
+                result.add_problem(f"{_frames_text(start + np.flatnonzero(differs))}: {problem}")
             result.frames_compared += self._n_compared(start, stop)
             if self.progress is not None:
                 self.progress(stop - start, block.nbytes)
@@ -530,12 +532,12 @@ def everything(number: int) -> bool:  # noqa: ARG001
 
 
 def every_nth(part: int, n_parts: int) -> UnitFilter:
-    """Return a choice of one unit in `n_parts`; parts 1 to `n_parts` together are all units."""
+    """Return a filter that selects one unit in `n_parts`; parts 1 to `n_parts` are all units."""
     return partial(_is_nth, part, n_parts)
 
 
 def sample(share: float) -> UnitFilter:
-    """Return a choice of this share of the units, evenly spread, including the first."""
+    """Return a filter that selects this share of the units, evenly spread, with the first."""
     return partial(_is_sampled, share)
 
 
@@ -628,15 +630,17 @@ def verify(
         lambda: Verifier(out, against, overlap, top, view, wanted, worker_progress)
     )
     try:
-        parts = {}
+        results = {}
         work_items = verifier.work_items(1 if is_serial else ITEMS_PER_WORKER * executor.n_workers)
-        for number, part in results_of(executor, verifier, work_items, _describe_item):
-            parts[number] = part
+        for number, item_result in results_of(executor, verifier, work_items, _describe_item):
+            results[number] = item_result
             if progress is not None and not is_serial:
-                progress(part.frames_compared, part.frames_compared * verifier.frame_nbytes)
+                progress(
+                    item_result.frames_compared, item_result.frames_compared * verifier.frame_nbytes
+                )
         result = verifier.opening_result
-        for number in sorted(parts):
-            result.merge(parts[number])
+        for number in sorted(results):
+            result.merge(results[number])
         result.bad = [_with_user_path(problem, to_path(out)) for problem in result.bad]
         return executor.from_owner(lambda: result)
     finally:
@@ -659,11 +663,13 @@ def _verify_members(
 ) -> VerifyResult:
     """Verify the trajectories of an ensemble, each with those files that it was made from."""
     result = VerifyResult()
-    path_of = executor.from_owner(
+    path_by_content = executor.from_owner(
         lambda: paths_by_contents([] if against is None else path_list(against))
     )
     for label, out in outs.items():
-        files = executor.from_owner(partial(_files_of, out, path_of)) if path_of else []
+        files = (
+            executor.from_owner(partial(_files_of, out, path_by_content)) if path_by_content else []
+        )
         member_result = verify(
             out,
             files or None,
@@ -673,7 +679,7 @@ def _verify_members(
             executor=executor,
             progress=progress,
         )
-        if path_of and not files:
+        if path_by_content and not files:
             member_result.add_problem(
                 "its source is not among those that are given, or has changed since; to see where, "
                 f"compare {out} alone"
@@ -686,9 +692,9 @@ def _verify_members(
     return result
 
 
-def _files_of(out: Path, path_of: dict[str, AnyPath]) -> list[AnyPath]:
+def _files_of(out: Path, path_by_content: dict[str, AnyPath]) -> list[AnyPath]:
     with open_damaged(out) as layout:
-        return recorded_files(layout, path_of)
+        return recorded_files(layout, path_by_content)
 
 
 def _describe_item(item: WorkItem) -> str:

@@ -40,7 +40,7 @@ def test_an_output_is_as_what_was_written_back_from_it(tmp_path, capsys):
     assert main(["verify", str(out), "--against", str(source)]) == 0
     boxes[0][3, 0] *= np.float32(1.001)  # another box is another box
     problems = compare_blocks(
-        block_of(boxes[0]), block_of(boxes[1]), {}, columns=["box"], rounded=(), is_other=True
+        block_of(boxes[0]), block_of(boxes[1]), {}, columns=["box"], rounded=(), is_other_file=True
     )[1]
     ((differing, told),) = problems
     assert told.startswith("box differs by up to") and np.flatnonzero(differing).tolist() == [3]
