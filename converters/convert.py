@@ -107,7 +107,9 @@ def prepare(
         raise
 
 
-def note_dropped(plan: LayoutPlan, info: TrajectoryInfo, requested: WriteOptions) -> LayoutPlan:
+def note_left_out_fields(
+    plan: LayoutPlan, info: TrajectoryInfo, requested: WriteOptions
+) -> LayoutPlan:
     """Return a writer's plan with a note on fields that it leaves out, if it has none itself.
 
     Writers may be those of other packages, and ignore options.
@@ -132,11 +134,13 @@ def note_dropped(plan: LayoutPlan, info: TrajectoryInfo, requested: WriteOptions
             "write h5md or zarr"
         )
     stored_fields = {array.field for array in plan.arrays} or set(plan.native.fields)
-    dropped = [name for name in info.fields[1:] if name not in stored_fields]
-    dropped = [name for name in dropped if not any(name in note for note in plan.notes)]
-    if not dropped:
+    left_out_fields = [name for name in info.fields[1:] if name not in stored_fields]
+    left_out_fields = [
+        name for name in left_out_fields if not any(name in note for note in plan.notes)
+    ]
+    if not left_out_fields:
         return plan
-    note = f"{plan.layout} holds no {' and no '.join(dropped)}: left out"
+    note = f"{plan.layout} holds no {' and no '.join(left_out_fields)}: left out"
     return plan.replace(notes=(*plan.notes, note))
 
 
@@ -280,7 +284,7 @@ def plan_conversion(
         groups={name: len(atoms) for name, atoms in selected_atoms.groups.items()},
         codec_sizes=codec_sizes,
     )
-    plan = note_dropped(writer.plan_for(view.info, write_options), view.info, write_options)
+    plan = note_left_out_fields(writer.plan_for(view.info, write_options), view.info, write_options)
     notes += filter(None, [no_stripes_note(target)])
     stores_floats = plan.precision is None and plan.compression is None
     if writer.facts.packs_integers and stores_floats and storage.precision != "none":

@@ -236,9 +236,15 @@ class MemberWork:
     def __call__(self, member: Member) -> tuple[ConvertResult, int, int]:
         """Return the result, frames and decoded bytes."""
         _, paths, out = member
-        steps: list[tuple[int, int]] = []
-        result = convert(paths, out, progress=lambda *done: steps.append(done), **self.options)
-        return result, sum(n_frames for n_frames, _ in steps), sum(nbytes for _, nbytes in steps)
+        progress_steps: list[tuple[int, int]] = []
+        result = convert(
+            paths, out, progress=lambda *counts: progress_steps.append(counts), **self.options
+        )
+        return (
+            result,
+            sum(n_frames for n_frames, _ in progress_steps),
+            sum(nbytes for _, nbytes in progress_steps),
+        )
 
 
 def _convert_each(

@@ -57,12 +57,12 @@ def paths_by_contents(paths: list[AnyPath]) -> dict[str, AnyPath]:
     return {str(content_of(fingerprint(path))): path for path in paths}
 
 
-def recorded_files(layout: Layout, path_of: dict[str, AnyPath]) -> list[AnyPath]:
+def recorded_files(layout: Layout, path_by_content: dict[str, AnyPath]) -> list[AnyPath]:
     """Return the source's files among `paths_by_contents`; none where one is missing."""
     source = (layout.manifest or {}).get("source", {})
     recorded = [str(content_of(record)) for record in source.get("files", [source])]
-    if set(recorded) <= path_of.keys():
-        return [path_of[contents] for contents in recorded]
+    if set(recorded) <= path_by_content.keys():
+        return [path_by_content[contents] for contents in recorded]
     return []
 
 
@@ -107,18 +107,18 @@ def source_view(
     unreadable = manifest["source"].get("unreadable_frames")
     runs = manifest["frames"]
     frames: Any = range(*runs[0]) if len(runs) == 1 else indices_from_runs(runs)
-    atoms = _atoms_of(manifest)
+    atoms = _atoms_in_manifest(manifest)
     transformed = _transform_source(layout, source, top)
-    matched = (manifest["source"].get("joined") or {}).get("matched")
+    match_key = (manifest["source"].get("joined") or {}).get("matched")
     has_grown = source.info.n_frames > manifest["source"]["n_frames"]
-    if matched is None and has_grown and not count_left_out(layout):
+    if match_key is None and has_grown and not count_left_out(layout):
         with suppress(SourceError):  # frames have neither times nor steps of their own
-            matched = choose_keys(read_frame_keys(layout), read_frame_keys(source))[2]
-    if matched is not None:
+            match_key = choose_keys(read_frame_keys(layout), read_frame_keys(source))[2]
+    if match_key is not None:
         n_source = source.info.n_frames
         readable = np.setdiff1d(np.arange(n_source), indices_from_runs(unreadable or []))
         view = ViewLayout(source.path, source=transformed, frames=readable, atoms=atoms)
-        frames = readable[_match_frames(layout, view, matched)]
+        frames = readable[_match_frames(layout, view, match_key)]
         source = _chain_frames(source, frames)  # whose bytes can be copied
         transformed, frames = _transform_source(layout, source, top), None
     info = source.info
@@ -189,7 +189,7 @@ def find_missing_frames(layout: Layout, source: Layout) -> Iterator[str]:
             )
 
 
-def _atoms_of(manifest: Mapping[str, Any]) -> NDArray[np.int64] | None:
+def _atoms_in_manifest(manifest: Mapping[str, Any]) -> NDArray[np.int64] | None:
     return None if manifest["atoms"] is None else indices_from_runs(manifest["atoms"])
 
 
@@ -214,7 +214,7 @@ def _transform_source(layout: Layout, source: Layout, top: str | PathLike[str] |
     transformed = TransformedLayout(
         source.path, source=source, top=topology_for(layout, source, top), **options
     )
-    transformed.prepare_transform(_atoms_of(manifest))
+    transformed.prepare_transform(_atoms_in_manifest(manifest))
     return transformed
 
 

@@ -281,8 +281,8 @@ def _conversion_options(
         precision = None  # segments take it from their source
     if manifest.get("precision_source", "unknown") is None:
         precision = None  # it was not requested: bytes were copied, or the format has no other
-    packs = writer_class(manifest["layout"]).facts.packs_integers
-    if precision is None and packs and not has_source_integers(manifest):
+    packs_integers = writer_class(manifest["layout"]).facts.packs_integers
+    if precision is None and packs_integers and not has_source_integers(manifest):
         precision = "none"  # or it would get the integers of an XTC
     return ConversionOptions.of(
         top=top,
