@@ -158,11 +158,11 @@ def _notes_on_lost_integers(source: TrajectoryInfo, view: TrajectoryInfo) -> tup
 
 def _notes_on_restarted_steps(source: Layout) -> tuple[str, ...]:
     """Return a note if files that hold no steps, but number frames, are joined."""
-    for (before, _, stop), (after, first, _) in pairwise(source.joined_layouts):
-        if before.facts.counts_steps and after.facts.counts_steps and first < stop:
+    for (previous, _, stop), (following, first, _) in pairwise(source.joined_layouts):
+        if previous.facts.counts_steps and following.facts.counts_steps and first < stop:
             return (
-                f"steps start again in {after.path}: as in {before.path}, they are the numbers of "
-                "its frames, since the format holds none",
+                f"steps start again in {following.path}: as in {previous.path}, they are the "
+                "numbers of its frames, since the format holds none",
             )
     return ()
 

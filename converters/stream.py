@@ -174,13 +174,15 @@ def _prepare_selection(
         raise PlanError(
             f"{source}: the topology says how many atoms the stream has; give it with -s/--top FILE"
         )
-    unsent = _UnsentFrames(Path(source), block=FrameBlock.empty(1, atom_count(top)))
-    unsent.block.box[:] = 1  # there will be a cell
-    selected_atoms = choose_atoms(unsent, top, selection.select, selection.groups)
+    unsent_frames = _UnsentFrames(Path(source), block=FrameBlock.empty(1, atom_count(top)))
+    unsent_frames.block.box[:] = 1  # there will be a cell
+    selected_atoms = choose_atoms(unsent_frames, top, selection.select, selection.groups)
     transform_options = selection.transformation(selection.select)
     if transform_options is None:
         return selected_atoms, None
-    transformed = TransformedLayout(Path(source), source=unsent, top=top, **transform_options)
+    transformed = TransformedLayout(
+        Path(source), source=unsent_frames, top=top, **transform_options
+    )
     transformed.prepare_transform(selected_atoms.atoms)
     return selected_atoms, transformed
 

@@ -77,8 +77,8 @@ def sparse_fields(infos: Sequence[TrajectoryInfo]) -> tuple[str, ...]:
     """Return the fields that some frames lack: in a file, or since another file lacks them."""
     sparse = {name for info in infos for name in info.sparse}
     fields = [set(info.fields) for info in infos]
-    lacking = fields[0].union(*fields) - fields[0].intersection(*fields)
-    return tuple(sorted(sparse | lacking))
+    differing = fields[0].union(*fields) - fields[0].intersection(*fields)
+    return tuple(sorted(sparse | differing))
 
 
 class ChosenAtoms(np.ndarray[Any, np.dtype[np.int64]]):
@@ -742,11 +742,11 @@ class Layout(Closable, ABC):
             self._prefetch = Prefetch(self, opens_ahead=self._opens_ahead)
         return self._prefetch
 
-    def _announce_reads(self, announced: bool) -> None:
+    def _announce_reads(self, are_announced: bool) -> None:
         """Note, here and in all inner layouts, whether a caller announces what will be read."""
-        self._reads_announced = announced
+        self._reads_announced = are_announced
         for inner_layout in self._inner_layouts:
-            inner_layout._announce_reads(announced)
+            inner_layout._announce_reads(are_announced)
 
     def _prefetch_run(self, start: int, stop: int, atoms: AtomIndices | None) -> None:
         """Prefetch the frames that are being read, in a store."""
@@ -776,8 +776,8 @@ class Layout(Closable, ABC):
 
     def _copy_with_metadata(self, metadata: Any) -> Layout:
         """Return an unopened copy that pickles with `metadata`, which opening has read."""
-        rebuild, arguments, _ = Layout.__reduce__(self)
-        copy: Layout = rebuild(*arguments)
+        reopen, arguments, _ = Layout.__reduce__(self)
+        copy: Layout = reopen(*arguments)
         copy._shared_metadata = metadata
         return copy
 

@@ -193,7 +193,7 @@ class SegmentsContinuation(Continuation):
     def reuse_units(self, writer: LayoutWriter) -> None:
         from mdio.layouts.segments.files import read_checksums
 
-        reused = []
+        reused_segments = []
         for number, segment in enumerate(self.reused_segments):
             checksums = read_checksums(self.old.path, self.manifest, number)
             assert checksums is not None
@@ -201,9 +201,9 @@ class SegmentsContinuation(Continuation):
             index = next(index_paths(self.old.path / segment.file))
             if (name := str(index.relative_to(self.old.path))) in self.sizes:
                 self.link_file(name, writer.path)
-            reused.append((segment, checksums.table))
+            reused_segments.append((segment, checksums.table))
         cast("SegmentsWriter", writer).reuse_segments(
-            reused, has_box=bool(self.manifest["has_box"])
+            reused_segments, has_box=bool(self.manifest["has_box"])
         )
 
 

@@ -113,11 +113,12 @@ class CutMoleculeFinder:
     def note(self, frames: Sequence[int], n_frames: int, *, per_frame: bool) -> str:
         """Return the note on some of the frames analysed, in which the box cuts molecules."""
         names = runs_text(runs_from_indices(np.unique(frames)), MAX_RUNS)
-        caveat = "" if self.knows_residues else f"; {RESIDUES_UNKNOWN}"
+        residues_note = "" if self.knows_residues else f"; {RESIDUES_UNKNOWN}"
         values = "values there are wrong" if per_frame else "values over all frames are wrong"
         return (
             f"the box cuts molecules in {len(frames):,} of {plural(n_frames, 'frame')} ({names}): "
-            f"neighbouring atoms lie on two sides of it, so that {values}{caveat}; {self.advice}"
+            f"neighbouring atoms lie on two sides of it, so that {values}{residues_note}; "
+            f"{self.advice}"
         )
 
     def notes_on_reference(self, name: str, frame: FrameBlock, in_file: bool) -> tuple[str, ...]:
@@ -143,8 +144,8 @@ class NoCellFinder:
         if len(frames) == n_frames:
             return ""
         names = runs_text(runs_from_indices(np.unique(frames)), MAX_RUNS)
-        effect = "values there are" if per_frame else "they count with"
+        values_text = "values there are" if per_frame else "they count with"
         return (
-            f"{len(frames):,} of {plural(n_frames, 'frame')} ({names}) have no unit cell: {effect} "
-            "those of direct distances, beside those of nearest images in the others"
+            f"{len(frames):,} of {plural(n_frames, 'frame')} ({names}) have no unit cell: "
+            f"{values_text} those of direct distances, beside those of nearest images in the others"
         )

@@ -81,8 +81,10 @@ def stored_transformations(source: Mapping[str, Any] | None) -> dict[str, Any]:
     """
     source = source or {}
     options = (source.get("transformed") or {}).items()
-    own = {name: value for name, value in options if name in ("pbc", "fit") and value is not None}
-    return {**source.get("treated", {}), **own}
+    own_options = {
+        name: value for name, value in options if name in ("pbc", "fit") and value is not None
+    }
+    return {**source.get("treated", {}), **own_options}
 
 
 def runs_from_indices(indices: ArrayLike) -> list[list[int]]:

@@ -203,15 +203,15 @@ class RefsWriter(LayoutWriter):
                     "leave it out, or write zarr"
                 )
         options.refuse_rounding("references")
-        omitted = info.fields[1:]
-        note = f"references are to positions; {' and '.join(omitted)} stay in the source"
+        left_out_fields = info.fields[1:]
+        note = f"references are to positions; {' and '.join(left_out_fields)} stay in the source"
         return LayoutPlan(
             layout="refs",
             n_frames=info.n_frames,
             n_atoms=info.n_atoms,
             piece_frames=PIECE_FRAMES,
             native=FieldPlan(has_box=info.has_box),
-            notes=(note,) if omitted else (),
+            notes=(note,) if left_out_fields else (),
             nbytes=FRAME_NBYTES * info.n_frames,
         )
 

@@ -155,9 +155,11 @@ class _Pool:
         if self._random is None:
             rows[:n_filled] = np.roll(rows[:n_filled], n_left)
         else:
-            drawn = self._random.choice(n_filled, n_filled - n_left, replace=False)
-            drawn_rows = rows[drawn]
-            rows[drawn[drawn < n_left]] = rows[np.setdiff1d(np.arange(n_left, n_filled), drawn)]
+            drawn_slots = self._random.choice(n_filled, n_filled - n_left, replace=False)
+            drawn_rows = rows[drawn_slots]
+            rows[drawn_slots[drawn_slots < n_left]] = rows[
+                np.setdiff1d(np.arange(n_left, n_filled), drawn_slots)
+            ]
             rows[n_left:n_filled] = drawn_rows
         return Batch(
             **{name: values[rows[n_left:n_filled]] for name, values in self._arrays.items()}

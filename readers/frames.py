@@ -196,8 +196,8 @@ class FrameCache:
         return start, stop, self._caches_all or self._jump_frames > 1
 
     def _read(self, start: int, stop: int) -> FrameBuffer:
-        ring = self._ring if stop - start > 1 else self._single_frames
-        buffer = ring.take(stop - start)
+        buffers = self._ring if stop - start > 1 else self._single_frames
+        buffer = buffers.take(stop - start)
         self._layout.read(start, stop, out=buffer.block)
         return buffer
 
@@ -309,8 +309,8 @@ class BufferRing:
                 return memory.buffer(n_frames)
         if len(self._buffers) >= N_BUFFERS:
             idle = [memory for memory in self._buffers if memory.is_idle]
-            dropped = idle[0] if idle else self._buffers[0]
-            self._buffers = [memory for memory in self._buffers if memory is not dropped]
+            evicted = idle[0] if idle else self._buffers[0]
+            self._buffers = [memory for memory in self._buffers if memory is not evicted]
         memory = _BufferMemory(self._fields, n_frames, self._n_atoms)
         self._buffers.append(memory)
         return memory.buffer(n_frames)

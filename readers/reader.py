@@ -86,11 +86,11 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
     }
 
     @staticmethod
-    def _format_hint(thing: Any) -> bool:
+    def _format_hint(source: Any) -> bool:
         """Claim all paths in a store: readers for files would fail with unclear errors."""
-        if not is_remote(thing):
+        if not is_remote(source):
             return False
-        reader = _READERS.get(PurePath(thing).suffix[1:].upper())
+        reader = _READERS.get(PurePath(source).suffix[1:].upper())
         return reader is None or reader.__module__.partition(".")[0] in ("MDAnalysis", "mdio")
 
     @store_init_arguments  # type: ignore[untyped-decorator]
@@ -353,8 +353,8 @@ class StoredTopologyParser(TopologyReaderBase):  # type: ignore[misc]
     """With a single file, the format that a Universe is given is also that of its topology."""
 
     @staticmethod
-    def _format_hint(thing: Any) -> bool:
-        return any(reader._format_hint(thing) for reader in (ZarrReader, H5MDReader))
+    def _format_hint(source: Any) -> bool:
+        return any(reader._format_hint(source) for reader in (ZarrReader, H5MDReader))
 
     def parse(self, group: str | None = None, n_atoms: int | None = None, **_: Any) -> Topology:
         """Return the topology of all atoms, or of those of a stored group.
@@ -370,23 +370,23 @@ class StoredTopologyParser(TopologyReaderBase):  # type: ignore[misc]
             return to_mdanalysis_topology(topology)
 
 
-def _was_written_by_mdio(thing: Any, was_written: Callable[[Path], bool], *, folder: bool) -> bool:
+def _was_written_by_mdio(source: Any, was_written: Callable[[Path], bool], *, folder: bool) -> bool:
     """Return whether a path is a folder, or else a file, that mdio has written."""
-    if not isinstance(thing, str | Path):
+    if not isinstance(source, str | Path):
         return False
-    path = to_path(thing)
+    path = to_path(source)
     try:
         return (path.is_dir() if folder else path.is_file()) and was_written(path)
     except OSError as error:  # of a store
         raise SourceError(f"{path}: cannot be opened ({error.strerror}); check the URL") from error
 
 
-def _is_unclaimed(thing: Any, suffix: str) -> bool:
+def _is_unclaimed(source: Any, suffix: str) -> bool:
     """Return whether a path has this suffix, and no reader of others claims it."""
-    if not isinstance(thing, str | Path) or is_remote(thing) or Path(thing).suffix != suffix:
+    if not isinstance(source, str | Path) or is_remote(source) or Path(source).suffix != suffix:
         return False
     others = (hint for name, hint in _READER_HINTS.items() if not name.startswith("MDIO"))
-    return suffix[1:].upper() not in _READERS and not any(hint(thing) for hint in others)
+    return suffix[1:].upper() not in _READERS and not any(hint(source) for hint in others)
 
 
 class SegmentsReader(LayoutReader):
@@ -395,9 +395,9 @@ class SegmentsReader(LayoutReader):
     format = "MDIOSEG"
 
     @staticmethod
-    def _format_hint(thing: Any) -> bool:
-        is_ours = _was_written_by_mdio(thing, segments.written_by_mdio, folder=True)
-        return is_ours or (_is_unclaimed(thing, ".segments") and not Path(thing).exists())
+    def _format_hint(source: Any) -> bool:
+        is_ours = _was_written_by_mdio(source, segments.written_by_mdio, folder=True)
+        return is_ours or (_is_unclaimed(source, ".segments") and not Path(source).exists())
 
 
 class H5MDReader(LayoutReader):
@@ -406,9 +406,12 @@ class H5MDReader(LayoutReader):
     format = "MDIOH5"
 
     @staticmethod
-    def _format_hint(thing: Any) -> bool:
-        kinds = (False,) if is_remote(thing) else (False, True)
-        return any(_was_written_by_mdio(thing, h5md.written_by_mdio, folder=one) for one in kinds)
+    def _format_hint(source: Any) -> bool:
+        folder_flags = (False,) if is_remote(source) else (False, True)
+        return any(
+            _was_written_by_mdio(source, h5md.written_by_mdio, folder=is_folder)
+            for is_folder in folder_flags
+        )
 
 
 class ZarrReader(LayoutReader):
@@ -417,9 +420,9 @@ class ZarrReader(LayoutReader):
     format = "MDIOZ"
 
     @staticmethod
-    def _format_hint(thing: Any) -> bool:
-        is_ours = _was_written_by_mdio(thing, zarr_layout.written_by_mdio, folder=True)
-        return is_ours or _is_unclaimed(thing, ".zarr")
+    def _format_hint(source: Any) -> bool:
+        is_ours = _was_written_by_mdio(source, zarr_layout.written_by_mdio, folder=True)
+        return is_ours or _is_unclaimed(source, ".zarr")
 
 
 class TrajectoryWriter(WriterBase):  # type: ignore[misc]

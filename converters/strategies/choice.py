@@ -45,8 +45,10 @@ class CopyConversion(Conversion):
         n_reused = 0 if job.appended is None else job.appended.continuation.n_reused
         runs = [
             run
-            for layout, *span in clip_runs(source.joined_layouts, n_reused, source.info.n_frames)
-            for run in clip_runs(layout.joined_layouts, *span)
+            for layout, *frame_bounds in clip_runs(
+                source.joined_layouts, n_reused, source.info.n_frames
+            )
+            for run in clip_runs(layout.joined_layouts, *frame_bounds)
         ]
         file_runs = [(list(layout.files()), start, stop) for layout, start, stop in runs]
         files = [file for run_files, *_ in file_runs for file in run_files]
@@ -203,10 +205,10 @@ def check_options(options: ConversionOptions, layout: str, out: Path) -> None:
             for name in writable_layouts()
             if declaration.name in writer_class(name).facts.own_options
         )
-        owner = f"layout{'s' if len(layouts) > 1 else ''} {' and '.join(layouts)}"
+        layouts_text = f"layout{'s' if len(layouts) > 1 else ''} {' and '.join(layouts)}"
         raise PlanError(
-            f"{out}: {spell_option(declaration, value)} belongs to the {owner}, not to {layout}; "
-            "leave it out, or choose another output"
+            f"{out}: {spell_option(declaration, value)} belongs to the {layouts_text}, not to "
+            f"{layout}; leave it out, or choose another output"
         )
     if options.running.hints and options.running.mpio is None:
         raise PlanError(

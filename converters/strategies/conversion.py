@@ -347,7 +347,7 @@ class Conversion:
                 "leave out --resume"
             )
         writer = self.writer(temporary, self.plan, meta, **self.writer_options)
-        stack.push(lambda kind, *_: writer.abort() if kind is not None else None)
+        stack.push(lambda error_type, *_: writer.abort() if error_type is not None else None)
         return writer
 
     def _create_worker(self, writer: LayoutWriter) -> Any:

@@ -202,7 +202,7 @@ class CommitQueue:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
         # A second error must not replace the one that is being raised.
-        with suppress(MdioError) if kind is not None else nullcontext():
+        with suppress(MdioError) if error_type is not None else nullcontext():
             self._commit_all()

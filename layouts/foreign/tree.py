@@ -164,14 +164,20 @@ class Sampling:
         return times
 
 
-def _have_same_frames(one: Series, other: Series) -> bool:
-    if one.n_frames != other.n_frames:
+def _have_same_frames(first_series: Series, second_series: Series) -> bool:
+    if first_series.n_frames != second_series.n_frames:
         return False
-    if one.step is None or other.step is None or one.step is other.step:
+    if (
+        first_series.step is None
+        or second_series.step is None
+        or first_series.step is second_series.step
+    ):
         return True
-    for first in range(0, one.n_frames, 1 << 20):
-        end = min(first + (1 << 20), one.n_frames)
-        if not np.array_equal(one.step.read(first, end), other.step.read(first, end)):
+    for first in range(0, first_series.n_frames, 1 << 20):
+        end = min(first + (1 << 20), first_series.n_frames)
+        if not np.array_equal(
+            first_series.step.read(first, end), second_series.step.read(first, end)
+        ):
             return False
     return True
 
@@ -236,8 +242,10 @@ class ForeignTrajectory(ABC):
         group_name = group or names[0]
         self._creator = text_of(child((child(root, "h5md/creator") or root).attrs, "name"))
         self._group = particles[group_name]
-        others = {name: _n_atoms(particles, name) for name in names if name != group_name}
-        self._others = {name: n_atoms for name, n_atoms in others.items() if n_atoms is not None}
+        n_atoms_by_group = {name: _n_atoms(particles, name) for name in names if name != group_name}
+        self._other_groups = {
+            name: n_atoms for name, n_atoms in n_atoms_by_group.items() if n_atoms is not None
+        }
         self._values = {
             f: self._value(H5MD_NAMES[f]) for f in FIELDS if H5MD_NAMES[f] in self._group
         }
@@ -419,7 +427,7 @@ class ForeignTrajectory(ABC):
             chunk_frames=None if chunks is None or chunks[0] == 1 else int(chunks[0]),
             chunk_atoms=None if chunks is None else min(int(chunks[1]), self.n_atoms),
             compression=self._compression(positions),
-            groups=self._others,
+            groups=self._other_groups,
             flaws=Flaws(made_up=self._made_up + (FLAT_NOTE,) * (positions.shape[2] == 2)),
             nbytes=sum(p.stat().st_size for p in (self.path, *self.path.rglob("*")) if p.is_file()),
         )
@@ -445,9 +453,9 @@ class ForeignTrajectory(ABC):
                     rows = np.empty((last - first, *out.shape[1:]), np.float32)
                     frames = frames[has_row]
                 if first < last and self._values[field].shape[2] == 2:
-                    flat = np.empty((*rows.shape[:2], 2), np.float32)
-                    self._read_rows(field, frames, first, atoms, flat)
-                    rows[:, :, :2], rows[:, :, 2] = flat, 0
+                    two_dimensional = np.empty((*rows.shape[:2], 2), np.float32)
+                    self._read_rows(field, frames, first, atoms, two_dimensional)
+                    rows[:, :, :2], rows[:, :, 2] = two_dimensional, 0
                 elif first < last:
                     self._read_rows(field, frames, first, atoms, rows)
                 if has_row is not None:

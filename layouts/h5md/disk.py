@@ -177,9 +177,9 @@ ChunkRanges = Iterable[ArrayRanges]
 
 def gaps(chunks: ChunkRanges, size: int) -> Iterator[tuple[int, int]]:
     """Yield (first byte, one beyond the last) of each gap between chunks, in order."""
-    flat = [(offset.ravel(), nbytes.ravel()) for offset, nbytes in chunks]
-    starts = np.concatenate([np.zeros(0, np.int64), *(offset for offset, _ in flat)])
-    ends = starts + np.concatenate([np.zeros(0, np.int64), *(nbytes for _, nbytes in flat)])
+    flat_ranges = [(offset.ravel(), nbytes.ravel()) for offset, nbytes in chunks]
+    starts = np.concatenate([np.zeros(0, np.int64), *(offset for offset, _ in flat_ranges)])
+    ends = starts + np.concatenate([np.zeros(0, np.int64), *(nbytes for _, nbytes in flat_ranges)])
     order = np.argsort(starts, kind="stable")
     begins = np.concatenate([[0], np.maximum.accumulate(ends[order])])
     stops = np.concatenate([starts[order], [size]])
@@ -258,8 +258,8 @@ def check_written(
         manifest = bytes(np.asarray(file[MANIFEST]).tobytes())
     problem = None if crc32c(manifest) == manifest_crc32c else "manifest"
     try:
-        with OpenFile(path, CorruptLayoutError) as opened:
-            check_seal(opened, chunks, str(path), writes)
+        with OpenFile(path, CorruptLayoutError) as written_file:
+            check_seal(written_file, chunks, str(path), writes)
     except CorruptLayoutError as error:
         problem = str(error)
     if problem is not None:

@@ -126,8 +126,8 @@ def create_file(
     if plan.writing.direct:
         from mdio.core.files.writing import WrittenFile  # only writing needs it
 
-        with WrittenFile(path) as opened:
-            allocate(opened.fileno(), path.stat().st_size)
+        with WrittenFile(path) as written_file:
+            allocate(written_file.fileno(), path.stat().st_size)
     if writes is not None:
         writes += [(column.offset, column.row_nbytes * column.shape[0]) for column in columns]
     return FileContents(chunk_offsets, *columns)

@@ -103,20 +103,20 @@ def _read_molecules(module: h5py.Group, n_atoms: int) -> dict[str, Any]:
         first_residue += n_residues * count
     if total != n_atoms:
         raise ValueError(f"{module.name} has {total} atoms, the trajectory {n_atoms}")
-    flat = {name: np.concatenate(part) for name, part in parts.items()}
+    joined = {name: np.concatenate(part) for name, part in parts.items()}
     symbols = np.where(
-        (flat["elements"] > 0) & (flat["elements"] < len(SYMBOLS)), flat["elements"], 0
+        (joined["elements"] > 0) & (joined["elements"] < len(SYMBOLS)), joined["elements"], 0
     )
     return {
-        "names": Texts(flat["names"], tuple(texts["names"])),
+        "names": Texts(joined["names"], tuple(texts["names"])),
         "elements": Texts(symbols, ("", *SYMBOLS[1:])),
-        "masses": flat["masses"].astype("f8"),
-        "charges": flat["charges"].astype("f8"),
+        "masses": joined["masses"].astype("f8"),
+        "charges": joined["charges"].astype("f8"),
         "resids": np.arange(1, first_residue + 1),
-        "resnames": Texts(flat["resnames"], tuple(texts["resnames"])),
+        "resnames": Texts(joined["resnames"], tuple(texts["resnames"])),
         "segids": Texts(np.arange(len(names)), tuple(names)),
-        RESINDEX: flat["residues"],
-        SEGINDEX: flat["segments"],
+        RESINDEX: joined["residues"],
+        SEGINDEX: joined["segments"],
     }
 
 

@@ -97,8 +97,8 @@ def members_at(path: Path) -> dict[str, Path]:
 
     if not path.is_dir():  # of an earlier version, of links to files beside it
         name = str(manifest.get("parts_folder"))
-        owner = file_beside_parts(path, name)
-        folder = own_parts_folder(owner, name) or parts_folder(owner)
+        file = file_beside_parts(path, name)
+        folder = own_parts_folder(file, name) or parts_folder(file)
     members = {label: folder / f"{label}.h5md" for label in labels_in(manifest)}
     check_members(path, members)
     return members

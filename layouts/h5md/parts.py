@@ -188,8 +188,8 @@ class FileInParts(OwnFile):
         for number, first, end in runs_in_parts(self._edges, start, stop):
             rows = block
             if end - first != stop - start:
-                shift = int(self._edges[number]) - start
-                rows = block.frames(slice(shift + first, shift + end))
+                first_row = int(self._edges[number]) - start
+                rows = block.frames(slice(first_row + first, first_row + end))
             self._open_parts[number].read_into(first, end, atoms, rows)
 
     def byte_ranges(

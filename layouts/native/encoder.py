@@ -211,9 +211,13 @@ def native_plan(
         raise PlanError(f"{output_text} know no --compression; write h5md or zarr")
     options.refuse_rounding(output_text)
     fields = tuple(name for name in info.fields if name in native.fields)
-    omitted = [name for name in info.fields if name not in fields]
+    left_out_fields = [name for name in info.fields if name not in fields]
     frame_nbytes = 12 * info.n_atoms * len(fields)
-    notes = [f"{format_name} holds no {' and no '.join(omitted)}: left out"] if omitted else []
+    notes = (
+        [f"{format_name} holds no {' and no '.join(left_out_fields)}: left out"]
+        if left_out_fields
+        else []
+    )
     changes: dict[str, Any] = {}
     if format_name == "xtc":
         changes = _xtc_precision(info, options) | {"compression": "xtc"}

@@ -88,14 +88,14 @@ class FrameHeader:
 @lru_cache(maxsize=8)  # making a dtype takes as long as a small read
 def _head_dtype(header_nbytes: int, box_nbytes: int, itemsize: int) -> np.dtype[np.void]:
     """Return the dtype of everything before virial and pressure."""
-    real = f">f{itemsize}"
+    real_type = f">f{itemsize}"
     parts: list[tuple[str, int, Any]] = [
         ("fixed", 0, ("u1", (FIXED_NBYTES,))),
         ("step", FIXED_NBYTES, ">i4"),
-        ("time", FIXED_NBYTES + 8, real),
+        ("time", FIXED_NBYTES + 8, real_type),
     ]
     if box_nbytes:
-        parts.append(("box", header_nbytes, (real, (3, 3))))
+        parts.append(("box", header_nbytes, (real_type, (3, 3))))
     names, offsets, formats = map(list, zip(*parts, strict=True))
     nbytes = header_nbytes + box_nbytes
     spec = {"names": names, "offsets": offsets, "formats": formats, "itemsize": nbytes}
@@ -305,7 +305,7 @@ class TRRLayout(ScannedLayout):
         if header.nbytes != stride:
             raise changed
         begin -= start * stride
-        real = np.dtype(f">f{header.itemsize}")
+        real_type = np.dtype(f">f{header.itemsize}")
         head = _head_dtype(header.head_nbytes, header.box_nbytes, header.itemsize)
         fields = {"head": RecordField(begin, stride, head)}
         if atoms is None or atoms.size:
@@ -315,7 +315,9 @@ class TRRLayout(ScannedLayout):
                 atoms = atoms - low
             for name in block.present():
                 if name in header.present:
-                    field = RecordField(begin + header.field_offset(name), stride, real, (high, 3))
+                    field = RecordField(
+                        begin + header.field_offset(name), stride, real_type, (high, 3)
+                    )
                     fields[name] = field.part(low, high)
         for first, last, arrays in self._file.records(start, stop, fields):
             heads = arrays.pop("head")
@@ -338,7 +340,7 @@ class TRRLayout(ScannedLayout):
                     out[...] = np.nan
                     continue
                 values = arrays[name][:n_alike]
-                if real.itemsize == 8:
+                if real_type.itemsize == 8:
                     with np.errstate(over="ignore", invalid="ignore"):
                         values = values.astype(np.float32)
                 swap_to_native(values, out, atoms, SCALES[name])

@@ -75,8 +75,8 @@ class SegmentsCopier(SegmentsWriter):
     def copy(self, start: int, stop: int, old_output: Layout | None = None) -> PieceRecord:
         """Write one segment and its index; link it if it is intact in `old_output`."""
         number = self._segment_number(start)
-        linked = None if old_output is None else self._link_segment(number, old_output)
-        crc, checksums, not_finite = linked or self._copy_segment(number, start, stop)
+        linked_segment = None if old_output is None else self._link_segment(number, old_output)
+        crc, checksums, not_finite = linked_segment or self._copy_segment(number, start, stop)
         if self.frames[0].header is None:
             store_index(self._file(number), checksums.index(self.plan.n_atoms))
         return PieceRecord(

@@ -70,7 +70,7 @@ class SegmentsLayout(Layout):
     _segments: list[Segment]
     _edges: NDArray[np.int64]
     _open_layouts: dict[int, Layout]
-    _ahead: set[int]
+    _prefetched: set[int]
     """Numbers of segments that were opened before they are read."""
 
     @classmethod
@@ -97,7 +97,7 @@ class SegmentsLayout(Layout):
         manifest = self._manifest
         self._segments = segments_of(manifest, self.path)
         self._edges = np.array([0, *(segment.stop for segment in self._segments)], np.int64)
-        self._open_layouts, self._ahead = {}, set()
+        self._open_layouts, self._prefetched = {}, set()
         if self._shared_metadata is not None:
             return cast(TrajectoryInfo, self._shared_metadata[0])
         first = self._first_info()
@@ -139,18 +139,20 @@ class SegmentsLayout(Layout):
                     return layout.info
         return self._segment(0).info
 
-    def _segment(self, number: int, *, ahead: bool = False) -> Layout:
+    def _segment(self, number: int, *, is_prefetched: bool = False) -> Layout:
         """Return an opened segment, and close the one before; those opened ahead stay open."""
-        opened = self._open_layouts
-        if number not in opened:
-            opened[number] = self._open_segment(number)
-        if ahead:
-            self._ahead.add(number)
+        open_layouts = self._open_layouts
+        if number not in open_layouts:
+            open_layouts[number] = self._open_segment(number)
+        if is_prefetched:
+            self._prefetched.add(number)
         else:
-            self._ahead = {n for n in self._ahead if number < n < number + MAX_AHEAD_SPAN}
-            for other in [n for n in opened if n != number and n not in self._ahead]:
-                opened.pop(other).close()
-        return opened[number]
+            self._prefetched = {n for n in self._prefetched if number < n < number + MAX_AHEAD_SPAN}
+            for other_number in [
+                n for n in open_layouts if n != number and n not in self._prefetched
+            ]:
+                open_layouts.pop(other_number).close()
+        return open_layouts[number]
 
     def _open_segment(self, number: int, *, verify: bool = True) -> Layout:
         """Open a segment, which the caller closes; raises CorruptLayoutError."""
@@ -185,14 +187,14 @@ class SegmentsLayout(Layout):
             )
         return layout
 
-    def _check_not_replaced(self, opened: Layout) -> None:
+    def _check_not_replaced(self, segment: Layout) -> None:
         """Raise if the folder was replaced before the segment was opened."""
         file = self.path / MANIFEST
         if (
             file_identity(file) != self._manifest_identity
             and self.uuid_at(self.path) != self._manifest["uuid"]
         ):
-            opened.close()
+            segment.close()
             raise self._replaced_error()
 
     def _check_size(self, segment: Segment) -> None:
@@ -235,7 +237,7 @@ class SegmentsLayout(Layout):
 
     def _inner_runs(self, start: int, stop: int) -> Iterator[tuple[Layout, int, int]]:
         for number, first, end in runs_in_parts(self._edges, start, stop):
-            yield self._segment(number, ahead=True), first, end
+            yield self._segment(number, is_prefetched=True), first, end
 
     def _openings(self, runs: FrameRuns, atoms: AtomIndices | None) -> Iterator[Opening]:  # noqa: ARG002
         numbers = (

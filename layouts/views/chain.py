@@ -124,14 +124,14 @@ class ChainLayout(Layout):
         for (number, start, stop), (following, first, end) in pairwise(joining.parts):
             if stored_times[number].counts_steps == stored_times[following].counts_steps:
                 continue
-            before = self._read_times(number, max(start, stop - 2), stop)
-            after = self._read_times(following, first, min(first + 2, end))
-            intervals = np.diff(np.concatenate([before.step, after.step]))
+            times_before = self._read_times(number, max(start, stop - 2), stop)
+            times_after = self._read_times(following, first, min(first + 2, end))
+            intervals = np.diff(np.concatenate([times_before.step, times_after.step]))
             if len(intervals) > 1 and (intervals == intervals[0]).all():
                 continue
             ends = sorted((number, following), key=lambda n: not stored_times[n].counts_steps)
             counted_path, other_path = (self.sources[n].path for n in ends)
-            advice = "; go by the times" if after.time[0] > before.time[-1] else ""
+            advice = "; go by the times" if times_after.time[0] > times_before.time[-1] else ""
             return (
                 f"steps do not go on from file to file: {counted_path} holds none, so its frames "
                 f"are numbered, and not as the steps in {other_path} go on{advice}",

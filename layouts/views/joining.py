@@ -379,12 +379,12 @@ def choose_keys(
     old: FrameKeys, new: FrameKeys
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], str]:
     """Return the keys by which frames are matched (old, new), and their unit."""
-    both = old, new
-    if all(keys.has_times and _ascends(keys.time) for keys in both):
+    both_keys = old, new
+    if all(keys.has_times and _ascends(keys.time) for keys in both_keys):
         return old.time, new.time, "ps"
-    if all((keys.has_times or keys.has_steps) and _ascends(keys.step) for keys in both):
+    if all((keys.has_times or keys.has_steps) and _ascends(keys.step) for keys in both_keys):
         return old.step.astype(float), new.step.astype(float), "steps"
-    for keys in both:
+    for keys in both_keys:
         if keys.has_times and not _ascends(keys.time):
             frame = int(np.argmax(~(np.diff(keys.time) > 0)))
             raise SourceError(
@@ -393,7 +393,7 @@ def choose_keys(
                 f"ps), so that frames cannot be matched; give --overlap {KEEP_ALL} to append all "
                 "frames"
             )
-    without_times = next(keys for keys in both if not keys.has_times)
+    without_times = next(keys for keys in both_keys if not keys.has_times)
     raise SourceError(
         f"{without_times.path}: has no times or steps of its own by which frames could be matched; "
         f"give --overlap {KEEP_ALL} to append all frames"
@@ -502,7 +502,7 @@ class _Merger:
         self.gap = GAP * float(np.median(np.diff(old_keys))) if len(old_keys) > 1 else np.inf
         self.new_gap = GAP * float(np.median(np.diff(new_keys))) if len(new_keys) > 1 else np.inf
         self.added = ~self.is_old
-        self.retained = np.ones(len(keys), bool)
+        self.is_retained = np.ones(len(keys), bool)
         self.ignored = np.zeros(len(keys), bool)
         self.notes: list[str] = []
 
@@ -524,7 +524,7 @@ class _Merger:
             begin += bool(self.equal[begin])
             if self._has_two_branches(slice(begin, end)):
                 self._choose_branch(slice(begin, end))
-        is_dropped = ~self.retained & self.is_old
+        is_dropped = ~self.is_retained & self.is_old
         for mask, change, reason in (
             (self.added & self.is_old, "replaced by those of", "which differ"),
             (is_dropped, "dropped, since they are not of the branch of", "which continues there"),
@@ -533,20 +533,20 @@ class _Merger:
                 self.notes.append(
                     f"{self.old.path}: {self._count(mask)} {change} {self.new.path}, {reason}"
                 )
-        is_ignored = ~self.retained & ~self.is_old | self.ignored
+        is_ignored = ~self.is_retained & ~self.is_old | self.ignored
         if is_ignored.any():
             n_frames = plural(int(np.count_nonzero(is_ignored)), "frame")
             self.notes.append(
-                f"{n_frames} of {self.new.path} ({self._span(is_ignored)}) left out, since "
-                f"those of {self.old.path} are kept there"
+                f"{n_frames} of {self.new.path} ({self._describe_keys(is_ignored)}) left out, "
+                f"since those of {self.old.path} are kept there"
             )
-        retained = self.retained
+        is_retained = self.is_retained
         return Merged(
-            self.old_frames[retained],
-            self.new_frames[retained],
-            self.added[retained],
+            self.old_frames[is_retained],
+            self.new_frames[is_retained],
+            self.added[is_retained],
             self.unit,
-            self.equal[retained],
+            self.equal[is_retained],
             tuple(self.notes),
         )
 
@@ -555,8 +555,8 @@ class _Merger:
         if self.differs[section].any():
             return True
         is_new, keys = ~self.is_old[section], self.keys[section]
-        switches = np.flatnonzero(np.diff(is_new)) + 1
-        for first, end in pairwise(switches.tolist()):
+        boundaries = np.flatnonzero(np.diff(is_new)) + 1
+        for first, end in pairwise(boundaries.tolist()):
             gap = self.gap if is_new[first] else self.new_gap
             if keys[end] - keys[first - 1] <= gap:
                 return True
@@ -581,7 +581,7 @@ class _Merger:
         is_continued = is_tail and bool(self.keys[begin] >= self.following_begin)
         if self.overlap == "keep-first" or (self.overlap is None and is_continued):
             old = indices[self.is_old[section]]
-            self.retained[old[0] : old[-1] + 1] &= self.is_old[old[0] : old[-1] + 1]
+            self.is_retained[old[0] : old[-1] + 1] &= self.is_old[old[0] : old[-1] + 1]
             self.ignored[section] = self.differs[section]
             return
         if self.overlap is None:
@@ -597,17 +597,17 @@ class _Merger:
             if is_tail and len(old_after):
                 raise self._early_end_error(differing, old_after)
         self.added[section] |= self.differs[section]
-        self.retained[old_between] = False
+        self.is_retained[old_between] = False
         if is_tail:
-            self.retained[old_after] = False
+            self.is_retained[old_after] = False
 
-    def _span(self, mask: NDArray[np.bool_]) -> str:
+    def _describe_keys(self, mask: NDArray[np.bool_]) -> str:
         keys = self.keys[mask]
         text = " to ".join(map(number_text, dict.fromkeys((keys[0], keys[-1]))))
         return f"at {text} {self.unit}" if self.unit == "ps" else f"at step {text}"
 
     def _count(self, mask: NDArray[np.bool_]) -> str:
-        return f"{plural(int(np.count_nonzero(mask)), 'frame')} ({self._span(mask)})"
+        return f"{plural(int(np.count_nonzero(mask)), 'frame')} ({self._describe_keys(mask)})"
 
     def _overlap_error(self, mask: NDArray[np.bool_], problem: str, advice: str) -> SourceError:
         text = f"{self._count(mask)} {problem}" if mask.any() else "its frames alternate with them"
@@ -617,9 +617,9 @@ class _Merger:
         )
 
     def _options_text(self, n_dropped: int = 0) -> str:
-        dropping = f" and drop the {plural(n_dropped, 'frame')} behind" if n_dropped else ""
+        dropped_text = f" and drop the {plural(n_dropped, 'frame')} behind" if n_dropped else ""
         return (
-            f"--overlap keep-last to take those of {self.new.path}{dropping}, keep-first "
+            f"--overlap keep-last to take those of {self.new.path}{dropped_text}, keep-first "
             f"to keep those of {self.old.path}, or {KEEP_ALL} to append all frames"
         )
 

@@ -287,9 +287,9 @@ class ViewLayout(Layout):
             return
         frames = np.asarray(self.frames[start:stop], dtype=np.int64)
         gaps = np.diff(frames)
-        span = int(frames[-1]) + 1 - int(frames[0])
-        if not self.unreadable and 0 < span <= DENSE_STEP * len(frames) and (gaps > 0).all():
-            yield int(frames[0]), int(frames[0]) + span
+        n_spanned = int(frames[-1]) + 1 - int(frames[0])
+        if not self.unreadable and 0 < n_spanned <= DENSE_STEP * len(frames) and (gaps > 0).all():
+            yield int(frames[0]), int(frames[0]) + n_spanned
             return
         for first, last in pairwise([0, *(np.flatnonzero(gaps != 1) + 1).tolist(), len(frames)]):
             yield int(frames[first]), int(frames[first]) + last - first

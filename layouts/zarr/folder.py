@@ -108,8 +108,8 @@ class Folder(Closable):
                 raise FileNotFoundError(path)
             if not head.begin and len(head.data) >= min(max_nbytes, head.state.nbytes):
                 return bytes(head.data[:max_nbytes])
-            with OpenFile(path, CorruptLayoutError) as opened:
-                return opened.peek(0, max_nbytes)
+            with OpenFile(path, CorruptLayoutError) as object_file:
+                return object_file.peek(0, max_nbytes)
         # Unbuffered, and not beyond the end: one request, where a buffer would make two.
         with open(self.open(name), "rb", buffering=0) as file:
             try:

@@ -139,8 +139,12 @@ def column_metadata(n_frames: int, name: ColumnName) -> ArrayMetadata:
 
 def column_node(n_frames: int, name: ColumnName) -> dict[str, Any]:
     """Return the ``zarr.json`` of per-frame numbers."""
-    unit, tail = COLUMNS[name].unit, COLUMNS[name].row_shape
-    dimensions = ("frame", "vector", "axis")[: 1 + len(tail)] if tail != (6,) else ("frame", "cell")
+    unit, row_shape = COLUMNS[name].unit, COLUMNS[name].row_shape
+    dimensions = (
+        ("frame", "vector", "axis")[: 1 + len(row_shape)]
+        if row_shape != (6,)
+        else ("frame", "cell")
+    )
     return column_metadata(n_frames, name).to_json({"unit": unit} if unit else {}, dimensions)
 
 

@@ -309,26 +309,26 @@ def _encode_shard(
         for begin in range(0, array.n_atoms, array.chunk_atoms):
             part = rows[:, begin : begin + array.chunk_atoms]
             chunk = _padded_chunk(part, metadata)
-            flat = chunk.reshape(-1).view(np.uint8)
+            chunk_bytes = chunk.reshape(-1).view(np.uint8)
             if metadata.quantised is not None:
                 encoded.append(np.frombuffer(encode_chunk(chunk, metadata.quantised), np.uint8))
                 # Now, while it is in the processor's cache.
                 stored_crcs.append(kernels.crc32c(encoded[-1]))
                 if metadata.quantised.rule == "xtc":  # lossless: it decodes to the same numbers
-                    decoded_crcs.append(kernels.crc32c(flat))
+                    decoded_crcs.append(kernels.crc32c(chunk_bytes))
                     continue
                 decoded = _scratch.buffer("decoded", chunk.nbytes).view(np.float32)
                 decoded = decoded.reshape(chunk.shape)
                 decode_chunk(encoded[-1].data, chunk.shape[:2], decoded)
                 decoded_crcs.append(kernels.crc32c(decoded))
             elif metadata.compressor is not None:
-                encoded.append(compress(metadata.compressor, flat))
+                encoded.append(compress(metadata.compressor, chunk_bytes))
                 stored_crcs.append(kernels.crc32c(encoded[-1]))
-                decoded_crcs.append(kernels.crc32c(flat))
+                decoded_crcs.append(kernels.crc32c(chunk_bytes))
             else:
-                encoded.append(flat)
+                encoded.append(chunk_bytes)
                 column = begin // array.chunk_atoms
-                crc, checksums = total_and_row_sums(flat.reshape(array.chunk_frames, -1))
+                crc, checksums = total_and_row_sums(chunk_bytes.reshape(array.chunk_frames, -1))
                 stored_crcs.append(crc)
                 rows_of_sums = np.array(checksums, np.uint32).reshape(-1, n_pieces)[: len(part)]
                 pieces[first : first + len(part), column] = rows_of_sums
@@ -435,25 +435,27 @@ def _codec_notes(codec: str, options: WriteOptions) -> tuple[str, ...]:
             f"{sizes.rigid:.1f} of the source's bytes; bitpack (--compression fast) takes "
             f"{sizes.bitpack:.1f} of them and is decoded four times as fast",
         )
-    gain = (
+    gain_text = (
         "about a third fewer bytes, and is read in less time where a process gets less than "
         f"{SMALL_CODEC_MAX_RATE}"
     )
     if codec != "bitpack":
         return (
-            f"{COMPRESSION_NOTE}{codec} is used, which is smaller than bitpack: it takes {gain}, "
-            f"as on {_storage_name(options.file_system)}; --compression fast (bitpack) is written "
-            "and decoded faster",
+            f"{COMPRESSION_NOTE}{codec} is used, which is smaller than bitpack: it takes "
+            f"{gain_text}, as on {_storage_name(options.file_system)}; --compression fast "
+            "(bitpack) is written and decoded faster",
         )
     if options.file_system is None and (sizes is None or sizes.rigid is None):
         return ()  # the other codec gains little
     size = ""
     if sizes is not None:
         size = f" (a few frames take {sizes.bitpack:.1f} of the source's bytes)"
-    place = "" if options.file_system is None else f" from {_storage_name(options.file_system)}"
+    storage_text = (
+        "" if options.file_system is None else f" from {_storage_name(options.file_system)}"
+    )
     return (
         f"{COMPRESSION_NOTE}bitpack is used, the fastest to decode{size}; --compression "
-        f"{SMALL_CODEC} takes {gain}{place}",
+        f"{SMALL_CODEC} takes {gain_text}{storage_text}",
     )
 
 

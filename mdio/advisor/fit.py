@@ -171,7 +171,7 @@ def rows_of_executor(
     return rows, notes
 
 
-def _parse_row(cells: dict[str, str], place: str) -> TimingRow:
+def _parse_row(cells: dict[str, str], location: str) -> TimingRow:
     # Tables of `mdio bench scaling` have mdio's own names of layouts and gathers.
     cells["name"] = cells["layout"]
     cells["layout"] = MODELLED_LAYOUTS.get(cells["layout"], cells["layout"])
@@ -179,7 +179,7 @@ def _parse_row(cells: dict[str, str], place: str) -> TimingRow:
     for name, names in (("layout", ACCESS_MODELS), ("gather", GATHERS)):
         if cells[name] not in names:
             raise SourceError(
-                f"{place}: column {name}: {cells[name]!r}, expected one of {', '.join(names)}"
+                f"{location}: column {name}: {cells[name]!r}, expected one of {', '.join(names)}"
             )
     numbers: dict[str, float] = {}
     optional = [name for name in OPTIONAL_SECONDS if cells.get(name)]
@@ -194,14 +194,14 @@ def _parse_row(cells: dict[str, str], place: str) -> TimingRow:
             is_valid = value.is_integer() and 1 <= value <= MAX_RANKS
             expected = f"a whole number from 1 to {MAX_RANKS:,}"
         if not is_valid:
-            raise SourceError(f"{place}: column {name}: {cells[name]!r}, expected {expected}")
+            raise SourceError(f"{location}: column {name}: {cells[name]!r}, expected {expected}")
         if value == 0 and name not in optional:
-            raise SourceError(f"{place}: column {name}: 0, expected a number above 0")
+            raise SourceError(f"{location}: column {name}: 0, expected a number above 0")
         numbers[name] = value
     parts_s, total_s = numbers["t_comp_mean_s"] + numbers["t_io_mean_s"], numbers["t_total_max_s"]
     if parts_s > MAX_PARTS_PER_TOTAL * total_s:
         raise SourceError(
-            f"{place}: columns t_comp_mean_s and t_io_mean_s are {parts_s:g} together, "
+            f"{location}: columns t_comp_mean_s and t_io_mean_s are {parts_s:g} together, "
             f"t_total_max_s is {total_s:g}; expected means over ranks, not sums, and seconds"
         )
     numbers |= {name: int(numbers[name]) for name in counts}
@@ -437,9 +437,9 @@ def fit_profile(
     profile ``comet``, whose task is assumed to be the one measured. `wide_priors`: use wide priors,
     for a `base` without measurements.
     """
-    prior = base or load_profile("comet")
+    prior_profile = base or load_profile("comet")
     start = _starting_profile(
-        rows, prior, cores_per_node, name, source, prior_is_measured=not wide_priors
+        rows, prior_profile, cores_per_node, name, source, prior_is_measured=not wide_priors
     )
     widths = (2.0 if wide_priors else 1.0) * np.array(list(PRIOR_WIDTHS.values()))
     from scipy.optimize import least_squares
@@ -453,12 +453,12 @@ def fit_profile(
     no_change = np.zeros(len(widths))
     solution = least_squares(weighted_errors, no_change, bounds=(-6.0, 6.0), max_nfev=100)
     fitted = _scale_profile(start, solution.x)
-    return _with_scatter(fitted, rows, None if wide_priors else prior.noise)
+    return _with_scatter(fitted, rows, None if wide_priors else prior_profile.noise)
 
 
 def _starting_profile(
     rows: Sequence[TimingRow],
-    prior: Profile,
+    prior_profile: Profile,
     cores_per_node: int | None,
     name: str,
     source: str,
@@ -466,32 +466,35 @@ def _starting_profile(
     prior_is_measured: bool,
 ) -> Profile:
     """Return the start of the fit: the prior machine with this one's single-rank times."""
-    cores = cores_per_node or rows[0].cores or prior.cores_per_node
-    task = measured_task(rows, prior)
-    slowdown = task.t_io_s["xtc"] / prior.task.t_io_s["xtc"]
+    cores = cores_per_node or rows[0].cores or prior_profile.cores_per_node
+    task = measured_task(rows, prior_profile)
+    slowdown = task.t_io_s["xtc"] / prior_profile.task.t_io_s["xtc"]
     total_rate, file_rate = rates_reached(rows, task)
     rate = max(task.nbytes[family] / seconds for family, seconds in task.t_io_s.items())
     storage = replace(
-        prior.storage,
-        **{name: getattr(prior.storage, name) * slowdown for name in LOCKS},
+        prior_profile.storage,
+        **{name: getattr(prior_profile.storage, name) * slowdown for name in LOCKS},
         # Opens are assumed to be slower by the square root of the slow-down of reads.
-        open_file_s=prior.storage.open_file_s * math.sqrt(slowdown),
-        aggregate_bytes_per_s=max(2 * total_rate, prior.storage.aggregate_bytes_per_s / slowdown),
+        open_file_s=prior_profile.storage.open_file_s * math.sqrt(slowdown),
+        aggregate_bytes_per_s=max(
+            2 * total_rate, prior_profile.storage.aggregate_bytes_per_s / slowdown
+        ),
         stripe_bytes_per_s=max(
-            2 * file_rate / prior.storage.stripe_count, prior.storage.stripe_bytes_per_s / slowdown
+            2 * file_rate / prior_profile.storage.stripe_count,
+            prior_profile.storage.stripe_bytes_per_s / slowdown,
         ),
         # A link is assumed to carry the reads of all its cores, each as fast as if it were alone.
-        node_bytes_per_s=max(2 * cores * rate, prior.storage.node_bytes_per_s),
+        node_bytes_per_s=max(2 * cores * rate, prior_profile.storage.node_bytes_per_s),
     )
     return replace(
-        prior,
+        prior_profile,
         name=name,
         source=source,
         cores_per_node=cores,
-        node_slowdown=max(prior.node_slowdown, MIN_SLOWDOWN if prior_is_measured else 0.0),
+        node_slowdown=max(prior_profile.node_slowdown, MIN_SLOWDOWN if prior_is_measured else 0.0),
         task=task,
         storage=storage,
-        noise=_shrink(prior.noise) if prior_is_measured else prior.noise,
+        noise=_shrink(prior_profile.noise) if prior_is_measured else prior_profile.noise,
         measured=dict(Counter("/".join(row.pair) for row in rows if row.n_ranks > 1)),
     )
 

@@ -187,8 +187,8 @@ class Forecaster:
         n_workers = -(-n_ranks // self.nodes)
         lower_run = next((run for run in reversed(runs) if run.workers <= n_workers), runs[0])
         upper_run = next((run for run in runs if run.workers >= n_workers), runs[-1])
-        span = upper_run.workers - lower_run.workers
-        weight = (n_workers - lower_run.workers) / span if span > 0 else 0.0
+        worker_gap = upper_run.workers - lower_run.workers
+        weight = (n_workers - lower_run.workers) / worker_gap if worker_gap > 0 else 0.0
         # More workers than cores take turns.
         cores = max(runs[-1].workers, self.measurements.host.cores)
         slowdown = max(1.0, n_workers / cores)

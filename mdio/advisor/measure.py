@@ -103,11 +103,11 @@ def scratch(target: Path) -> Iterator[Path]:
                 f"{target}: no trial conversions can be made there ({error.strerror}); "
                 "give another --target"
             ) from None
-        owner = os.getpid()
+        owner_pid = os.getpid()
         try:
             yield folder
         finally:
-            if os.getpid() == owner:
+            if os.getpid() == owner_pid:
                 shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -170,8 +170,8 @@ class Profile:
     def slowdown(self, n_ranks: int) -> float:
         """Return by which factor ranks are slower than one alone, on nodes filled one by one."""
         n_others = self.cores_per_node - 1
-        fullness = min(n_ranks - 1, n_others) / n_others if n_others else 0.0
-        return 1 + self.node_slowdown * fullness
+        node_share = min(n_ranks - 1, n_others) / n_others if n_others else 0.0
+        return 1 + self.node_slowdown * node_share
 
 
 def load_profile(name: str | Path) -> Profile:

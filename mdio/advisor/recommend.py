@@ -115,9 +115,11 @@ class Option:
         """Return plain values; times are None where there are none."""
         times = dict.fromkeys(("total_s", "low_s", "high_s", "convert_s", "run"))
         times |= {} if self.total is None else asdict(self.total)
-        plain = {name: getattr(self, name) for name in ("name", "layout", "nbytes", "problem")}
+        json_values = {
+            name: getattr(self, name) for name in ("name", "layout", "nbytes", "problem")
+        }
         new_names = {"total_s": "predicted_total_s", "run": "pass"}
-        return plain | {new_names.get(name, name): value for name, value in times.items()}
+        return json_values | {new_names.get(name, name): value for name, value in times.items()}
 
 
 @dataclass(frozen=True)
@@ -460,10 +462,13 @@ class Choice:
                 f"{self.ranks_asked}"
             )
         if forecaster.profile is None and self.ranks_asked > self._cores:
-            owner = "this machine's" if forecaster.nodes == 1 else f"{forecaster.nodes} nodes'"
+            machine_text = (
+                "this machine's" if forecaster.nodes == 1 else f"{forecaster.nodes} nodes'"
+            )
             yield (
-                f"{self.ranks_asked} ranks take turns on {owner} {plural(self._cores, 'core')}; "
-                "use --nodes N if there are more nodes, or --machine to forecast for a cluster"
+                f"{self.ranks_asked} ranks take turns on {machine_text} "
+                f"{plural(self._cores, 'core')}; use --nodes N if there are more nodes, or "
+                "--machine to forecast for a cluster"
             )
         is_cold = forecaster.profile is None and forecaster.cache_state(advised) == "cold"
         if is_cold and forecaster.storage_nbytes_per_s is not None:

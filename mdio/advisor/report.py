@@ -15,7 +15,7 @@ from mdio.core.words import align_columns, duration, plural
 def save_advice(decision: Decision, path: str | PathLike[str]) -> None:
     """Write the report as one self-contained HTML file."""
     check_report(path)
-    save_page(path, _capital(headline(decision)), _sections(decision))
+    save_page(path, _capitalised(headline(decision)), _sections(decision))
 
 
 def advice_html(decision: Decision) -> str:
@@ -70,10 +70,10 @@ def _summary(decision: Decision) -> str:
 
 
 def _sentence(text: str) -> str:
-    return f"{_capital(text)}."
+    return f"{_capitalised(text)}."
 
 
-def _capital(text: str) -> str:
+def _capitalised(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}"
 
 
@@ -106,12 +106,12 @@ def _options(decision: Decision) -> str:
         for option in decision.options
     ]
     ranks = plural(decision.ranks, "rank")
-    heads = ("layout", "MB", "bytes/atom", *TIME_HEADS, "")
+    headings = ("layout", "MB", "bytes/atom", *TIME_HEADS, "")
     return section(
         f"{plural(decision.passes, 'pass')} with {ranks}",
         picture(draw_totals(decision), "Time to convert once and run all passes, with its range."),
         picture(draw_breakdown(decision), f"Where the time of one pass with {ranks} goes."),
-        table(heads, rows),
+        table(headings, rows),
     )
 
 
@@ -197,12 +197,12 @@ def gain_sentence(decision: Decision) -> str:
         )
     alternatives = {name: total for name, total in totals.items() if name != "as-is"}
     if not alternatives:
-        others = (
+        other_options = (
             "could be measured, or fits into its folder"
             if len(decision.options) > 1
             else "was measured"
         )
-        return f"{passes}: {duration(source.total_s)}; nothing else {others}"
+        return f"{passes}: {duration(source.total_s)}; nothing else {other_options}"
     name = min(alternatives, key=lambda name: alternatives[name].total_s)
     next_best = alternatives[name]
     return (
@@ -213,10 +213,10 @@ def gain_sentence(decision: Decision) -> str:
 
 def break_even_sentence(decision: Decision) -> str:
     """Return from which pass on converting pays, as a sentence."""
-    others = [option for option in decision.options if option.name != "as-is"]
-    if not others:
+    other_options = [option for option in decision.options if option.name != "as-is"]
+    if not other_options:
         return "whether converting pays was not measured"
-    if not any(option.total and option.problem is None for option in others):
+    if not any(option.total and option.problem is None for option in other_options):
         return "whether converting pays is not known: no output could be measured that fits"
     if decision.break_even_passes is None:
         return "converting never pays, however many passes there are"

@@ -205,11 +205,11 @@ def analyze_members(
     """Analyse the trajectories of an ensemble in parallel, each in one worker."""
     watch = Stopwatch()
     work = partial(analyze_member, n_blocks=blocks_per_worker)
-    first, *others = requests.items()
+    first, *other_requests = requests.items()
     # In this process, so that workers forked later inherit its imports and its topology.
     results = {0: work(first)}
     _report_progress(results[0], progress)
-    for number, result in results_of(executor, work, others, itemgetter(0)):
+    for number, result in results_of(executor, work, other_requests, itemgetter(0)):
         result.timings[-1].record_arrival()
         results[number + 1] = result
         _report_progress(result, progress)
@@ -270,8 +270,8 @@ def _analyze(
     if plan.units is not None and executor.cluster is not None:
         from mdio.analysis.placing import blocks_on_dask
 
-        items, places = blocks_on_dask(plan, executor.cluster.client, blocks_per_worker)
-        executor.cluster.place(places)
+        items, addresses = blocks_on_dask(plan, executor.cluster.client, blocks_per_worker)
+        executor.cluster.place(addresses)
         plan.blocks = [block for _, block in sorted(items, key=lambda item: item[0])]
     with ExitStack() as stack:
         shared_rows: SharedRows | None = None

@@ -94,19 +94,19 @@ def _parts_of_node(plan: Plan, n_ranks: int, node: Any, leaders: Any) -> list[li
 
     `node`: the ranks of this one. `leaders`: rank 0 of each node.
     """
-    needed = _NeededUnits(plan)
+    needed_units = _NeededUnits(plan)
     assert plan.cache is not None
-    n_units = len(needed.indices)
+    n_units = len(needed_units.indices)
     node_units = np.empty(-(-n_units // 8), np.uint8)  # a bit for each
     if node.rank == 0:
-        cached_bits = np.packbits(needed.cached(plan.cache), bitorder="little")
+        cached_bits = np.packbits(needed_units.cached(plan.cache), bitorder="little")
         node_units[:] = assign_together(
-            cached_bits, n_units, _host_name(), node.size, leaders, needed.keys
+            cached_bits, n_units, _host_name(), node.size, leaders, needed_units.keys
         )
     node.Bcast(node_units)
     units = np.flatnonzero(np.unpackbits(node_units, count=n_units, bitorder="little"))
     blocks_per_rank = -(-len(plan.blocks) // n_ranks)
-    return needed.parts(units, node.size * blocks_per_rank)
+    return needed_units.parts(units, node.size * blocks_per_rank)
 
 
 def _host_name() -> str:
@@ -120,28 +120,28 @@ def blocks_on_dask(
 
     They are ordered so that all workers have work from the beginning.
     """
-    needed = _NeededUnits(plan)
+    needed_units = _NeededUnits(plan)
     threads: dict[str, int] = client.nthreads()
     nodes: dict[str, list[str]] = {}
     for address, name in client.run(_host_name, on_error="ignore").items():
         if address in threads:
             nodes.setdefault(name, []).append(address)
     if not nodes:  # workers may join later
-        blocks = needed.blocks(np.arange(len(needed.indices)))
+        blocks = needed_units.blocks(np.arange(len(needed_units.indices)))
         return blocks, [()] * len(blocks)
     names = sorted(nodes)
-    is_cached = np.zeros((len(names), len(needed.indices)), bool)
+    is_cached = np.zeros((len(names), len(needed_units.indices)), bool)
     leaders = [nodes[name][0] for name in names]
-    masks = client.run(needed.units.cached, plan.cache, workers=leaders, on_error="ignore")
+    masks = client.run(needed_units.units.cached, plan.cache, workers=leaders, on_error="ignore")
     for row, address in enumerate(leaders):
         with suppress(KeyError):  # the node has left
-            is_cached[row] = masks[address][needed.indices]
+            is_cached[row] = masks[address][needed_units.indices]
     n_threads = [sum(threads[address] for address in nodes[name]) for name in names]
-    owners = assign(is_cached, names, n_threads, needed.keys)
+    owners = assign(is_cached, names, n_threads, needed_units.keys)
     parts_of_nodes: list[list[tuple[NumberedBlock, list[str]]]] = []
     for row, name in enumerate(names):
         own_units = np.flatnonzero(owners == row)
-        parts = needed.parts(own_units, n_threads[row] * blocks_per_worker)
+        parts = needed_units.parts(own_units, n_threads[row] * blocks_per_worker)
         parts_of_nodes += [[(block, nodes[name]) for block in blocks] for blocks in parts]
     interleaved = [
         pair for pair in chain.from_iterable(zip_longest(*parts_of_nodes)) if pair is not None

@@ -119,8 +119,8 @@ def analyze_on_ranks(
         if progress is not None and comm.rank == 0:
             on_read = _scale_progress(progress, plan, comm.size)
         block_work = BlockWork(plan.layout, plan.prepared, plan.open_s, on_read, rank=comm.rank)
-        (blocks,), own = blocks_on_ranks([plan], comm)
-        block_results = dict(executor.imap(work, blocks, describe=block_label, own=own))
+        (blocks,), own_blocks = blocks_on_ranks([plan], comm)
+        block_results = dict(executor.imap(work, blocks, describe=block_label, own=own_blocks))
     finally:
         if plan.has_opened_layout:
             plan.layout.close()
@@ -223,16 +223,16 @@ def _gather(own_results: OwnResults, plan: Plan, comm: Any, mode: GatherMode) ->
     first_blocks = {result.row_kind: block for block, result in reversed(own_results)}
     times = np.concatenate([np.empty(0), *(result.time for _, result in own_results)])
     # In one exchange, since each waits for the last rank.
-    of_ranks = allgather(comm, (list(first_blocks.items()), len(times), own_dtypes))
-    pairs = [pair for kinds, _, _ in of_ranks for pair in kinds]
+    rank_values = allgather(comm, (list(first_blocks.items()), len(times), own_dtypes))
+    pairs = [pair for kinds, _, _ in rank_values for pair in kinds]
     pairs.sort(key=lambda pair: pair[1][0])
     row_kinds = [kind for kind, _ in pairs]
     check_kinds([block for _, block in pairs], row_kinds, plan.layout, plan.prepared)
-    counts = [count for _, count, _ in of_ranks]
+    counts = [count for _, count, _ in rank_values]
     gathered = [gather_rows(times, comm, counts, mode)]
     stack = plan.prepared.reducer
     if isinstance(stack, Stack):
-        dtype = np.result_type(*(dtype for _, _, dtypes in of_ranks for dtype in dtypes))
+        dtype = np.result_type(*(dtype for _, _, dtypes in rank_values for dtype in dtypes))
         if states:
             rows = stack.finish(reduce(stack.merge, states)).astype(dtype, copy=False)
             for _, result in own_results:  # frees the parts, which are in `rows` now

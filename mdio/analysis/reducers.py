@@ -149,18 +149,20 @@ class _Moments(Reducer):
 
     def lift(self, rows: Rows) -> State:
         """Return the moments of some frames."""
-        wide = _numbers(self, rows)
-        wide = wide.astype(np.complex128 if wide.dtype.kind == "c" else np.float64, copy=False)
-        mean = wide.mean(axis=0)
-        return len(wide), mean, _squared(wide - mean).sum(axis=0)
+        wide_rows = _numbers(self, rows)
+        wide_rows = wide_rows.astype(
+            np.complex128 if wide_rows.dtype.kind == "c" else np.float64, copy=False
+        )
+        mean = wide_rows.mean(axis=0)
+        return len(wide_rows), mean, _squared(wide_rows - mean).sum(axis=0)
 
     def merge(self, earlier: State, later: State) -> State:
         """Return the moments of both."""
         (n_a, mean_a, squares_a), (n_b, mean_b, squares_b) = earlier, later
-        n = n_a + n_b
+        n_total = n_a + n_b
         delta = mean_b - mean_a
-        mean = mean_a + delta * (n_b / n)
-        return n, mean, squares_a + squares_b + _squared(delta) * (n_a * n_b / n)
+        mean = mean_a + delta * (n_b / n_total)
+        return n_total, mean, squares_a + squares_b + _squared(delta) * (n_a * n_b / n_total)
 
 
 class Mean(_Moments):

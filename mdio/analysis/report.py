@@ -76,9 +76,9 @@ def _parts(rank: dict[str, Any]) -> dict[str, float]:
     """Return the parts of a rank's time, by name, in seconds."""
     wait_s = rank.get("t_wait_s", 0.0)
     overhead = rank["t_overhead1_s"] + rank["t_overhead2_s"] + rank["t_end_loop_s"]
-    special = {"other": overhead, "communication": rank["t_comm_s"] - wait_s}
+    extra_shares = {"other": overhead, "communication": rank["t_comm_s"] - wait_s}
     return {
-        name: max(0.0, special[name] if name in special else rank.get(key, 0.0))
+        name: max(0.0, extra_shares[name] if name in extra_shares else rank.get(key, 0.0))
         for name, (key, _) in PARTS.items()
     }
 
@@ -278,8 +278,8 @@ def _stragglers(times: dict[str, Any]) -> str:
         )
         for worker in times["stragglers"]
     ]
-    heads = ("worker", "own time", "x median", "longer by", "mostly by")
-    return section("Stragglers", table(heads, rows))
+    headings = ("worker", "own time", "x median", "longer by", "mostly by")
+    return section("Stragglers", table(headings, rows))
 
 
 def _ranks(times: dict[str, Any]) -> str:

@@ -466,22 +466,22 @@ TURNS = {"_degrees": 360.0, "_radians": 2 * np.pi}
 """A full turn of the angles in a column, by the end of its name or of the quantity."""
 
 
-def mean_of(values: NDArray[Any], turn: float | None = None) -> float:
-    """Return the mean; of angles with a full `turn`, that of their directions."""
-    if turn is None:
+def mean_of(values: NDArray[Any], period: float | None = None) -> float:
+    """Return the mean; of angles with a full `period`, that of their directions."""
+    if period is None:
         return float(values.mean())
-    return float(np.angle(np.exp(2j * np.pi / turn * values).mean()) * turn / (2 * np.pi))
+    return float(np.angle(np.exp(2j * np.pi / period * values).mean()) * period / (2 * np.pi))
 
 
-def sparkline(values: NDArray[np.float64], turn: float | None = None) -> str:
+def sparkline(values: NDArray[np.float64], period: float | None = None) -> str:
     """Return `values` (F,) as a line of bars, each `mean_of` a part; NaN is blank."""
     parts = [part[np.isfinite(part)] for part in np.array_split(values, min(WIDTH, len(values)))]
-    means = [mean_of(part, turn) if part.size else None for part in parts]
+    means = [mean_of(part, period) if part.size else None for part in parts]
     numbers = [mean for mean in means if mean is not None]
     if not numbers or not (sys.stdout.encoding or "").lower().startswith("utf"):
         return ""
-    low, span = min(numbers), (max(numbers) - min(numbers)) or 1.0
-    heights = [0 if mean is None else 1 + round((mean - low) / span * 7) for mean in means]
+    low, value_range = min(numbers), (max(numbers) - min(numbers)) or 1.0
+    heights = [0 if mean is None else 1 + round((mean - low) / value_range * 7) for mean in means]
     return "".join(BARS[height] for height in heights)
 
 
@@ -494,16 +494,18 @@ def _columns(result: AnalysisResult) -> list[tuple[str, str, str]]:
     for name, column in zip(names[:MAX_COLUMNS], result.columns.T, strict=False):
         finite = column[np.isfinite(column)]
         quantity = result.quantity or name
-        turn = next((turn for ending, turn in TURNS.items() if quantity.endswith(ending)), None)
+        period = next(
+            (period for ending, period in TURNS.items() if quantity.endswith(ending)), None
+        )
         numbers = "no finite value"
         if finite.size:
-            kind = "mean" if turn is None else "circular mean"
-            mean = mean_of(finite, turn)
+            kind = "mean" if period is None else "circular mean"
+            mean = mean_of(finite, period)
             numbers = f"{kind} {mean:.4g}, {finite.min():.4g} to {finite.max():.4g}"
             if finite.size < column.size:
                 n_others = column.size - finite.size
                 numbers += f" (without {n_others:,} of {column.size:,}, NaN or infinite)"
-        sparkline_text = sparkline(column.astype(np.float64), turn) if len(column) > 1 else ""
+        sparkline_text = sparkline(column.astype(np.float64), period) if len(column) > 1 else ""
         rows.append((name, numbers, sparkline_text))
     if len(names) > MAX_COLUMNS:
         rows.append((f"and {len(names) - MAX_COLUMNS:,} more columns", "", ""))

@@ -318,7 +318,7 @@ def save_scaling_page(
     runs: Sequence[dict[str, Any]],
 ) -> None:
     """Write tables and pictures of a scaling bench as one HTML file."""
-    heads, keys = zip(*COLUMNS, strict=True)
+    headings, keys = zip(*COLUMNS, strict=True)
     by_series: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         by_series.setdefault(row["series"], []).append(row)
@@ -344,7 +344,7 @@ def save_scaling_page(
         parts.append(
             section(
                 name,
-                table(heads, [[row[key] for key in keys] for row in series]),
+                table(headings, [[row[key] for key in keys] for row in series]),
                 picture(
                     over_ranks(
                         {

@@ -83,12 +83,12 @@ class RowCollector:
             self._rows = np.empty((n_rows, *shape), rows.dtype)
         elif rows.dtype != self._rows.dtype:
             try:
-                wider = np.result_type(self._rows.dtype, rows.dtype)
+                common_dtype = np.result_type(self._rows.dtype, rows.dtype)
             except TypeError:
                 raise BlockError(
                     f"rows of different types, {self._rows.dtype} and then {rows.dtype}"
                 ) from None
-            self._widen(wider)
+            self._widen(common_dtype)
         stop = self._n_rows + len(rows)
         if self._shared is not None:
             self._shared.write(self._first_row + self._n_rows, rows)

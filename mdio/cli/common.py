@@ -197,9 +197,9 @@ def with_settings(
             parsed = literal_eval(value.title() if value.title() in words else value)
         except (ValueError, SyntaxError):
             parsed = float(value) if value in NOT_FINITE else value
-        kinds = argument_types(factory, key)
-        takes_text = "str" in kinds and kinds <= {"str", "None"}
-        is_accepted = isinstance(parsed, str) or (parsed is None and "None" in kinds)
+        types = argument_types(factory, key)
+        takes_text = "str" in types and types <= {"str", "None"}
+        is_accepted = isinstance(parsed, str) or (parsed is None and "None" in types)
         arguments[key] = value if takes_text and not is_accepted else parsed
     return call_factory(factory, name, arguments)
 

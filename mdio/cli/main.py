@@ -102,7 +102,7 @@ def _hint_at_commands(option: str) -> str:
     commands = [
         name
         for name in COMMANDS
-        if option in _command_parser(_parser(name, only=True), name)._option_string_actions
+        if option in _command_parser(_parser(name, is_single=True), name)._option_string_actions
     ]
     return f" (it is an option of mdio {list_text(commands)})" if commands else ""
 
@@ -153,13 +153,13 @@ class FriendlyParser(argparse.ArgumentParser):
         """Hide all options except `common` in help; `show_all`: hide none."""
         if not common:
             return
-        visible = {*common, "-h"}
+        visible_options = {*common, "-h"}
         self.add_argument("--help-all", action="help", help="show all options and exit")
         if show_all:
             return
         self.epilog = f"{self.prog} --help-all lists all options."
         for action in self._actions[:-1]:
-            if action.option_strings and not visible & {*action.option_strings}:
+            if action.option_strings and not visible_options & {*action.option_strings}:
                 action.help = argparse.SUPPRESS
         arguments = map(_argument_text, self._get_positional_actions())
         self.usage = " ".join([self.prog, *arguments, "[options]"])
@@ -314,8 +314,10 @@ ALL_COMMANDS = "*"
 """Stands for all commands."""
 
 
-def _parser(command: str | None, *, only: bool = False, show_all: bool = False) -> FriendlyParser:
-    """Return the parser with the options of `command`; `only` that one, which saves time."""
+def _parser(
+    command: str | None, *, is_single: bool = False, show_all: bool = False
+) -> FriendlyParser:
+    """Return the parser with the options of `command`; `is_single`: without other commands."""
     parser = FriendlyParser(
         prog="mdio",
         description="Molecular-dynamics trajectories in layouts that read fast, in parallel.",
@@ -324,7 +326,7 @@ def _parser(command: str | None, *, only: bool = False, show_all: bool = False) 
     parser.add_argument("--version", action="version", version=f"mdio {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, text in COMMANDS.items():
-        if only and name != command:
+        if is_single and name != command:
             continue
         description = f"{text[0].upper()}{text[1:]}."
         command_parser = commands.add_parser(name, help=text, description=description)
@@ -435,10 +437,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _format_warning(
-    message: Warning | str, category: type[Warning], *place: Any, form: Any = warnings.formatwarning
+    message: Warning | str,
+    category: type[Warning],
+    *location: Any,
+    form: Any = warnings.formatwarning,
 ) -> str:
     """Return a warning to users as a line of mdio's, others with their place in the code."""
-    return f"mdio: {message}\n" if category is UserWarning else str(form(message, category, *place))
+    return (
+        f"mdio: {message}\n" if category is UserWarning else str(form(message, category, *location))
+    )
 
 
 def _run(words: list[str]) -> int:
@@ -451,8 +458,8 @@ def _run(words: list[str]) -> int:
     compares_words = command not in (*RANK_0_COMMANDS, *ANY_RANK_COMMANDS)
     with one_parser_message(words, compares_words=compares_words):
         try:
-            only, show_all = words[0] == command in COMMANDS, "--help-all" in words
-            parser = _parser(command, only=only, show_all=show_all)
+            is_first, show_all = words[0] == command in COMMANDS, "--help-all" in words
+            parser = _parser(command, is_single=is_first, show_all=show_all)
         except MissingExtensionError as error:
             print(f"mdio: {error}", file=sys.stderr)
             return 1

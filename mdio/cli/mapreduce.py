@@ -124,5 +124,5 @@ def _write_output(args: argparse.Namespace, result: MapReduceResult) -> None:
         )
         if args.out is not None:
             key = "keys" if Path(args.out).suffix.lower() == ".npz" else "key"
-            heads = [key] if result.label is None else ["label", key]
-            print(f"  {args.out}: {', '.join([*heads, *result.columns])}")
+            headings = [key] if result.label is None else ["label", key]
+            print(f"  {args.out}: {', '.join([*headings, *result.columns])}")

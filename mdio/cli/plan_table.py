@@ -17,21 +17,24 @@ def _is_bitpacked(plan: LayoutPlan) -> bool:
 def _overview(plan: LayoutPlan, n_existing: int) -> dict[str, str]:
     """Return the rows of the overview, by name; empty ones are not printed."""
     fields = ", ".join(plan.native.fields) + (", box" if plan.native.has_box else "")
-    fewest, most = min(plan.segment_frames, default=0), max(plan.segment_frames, default=0)
-    segment = f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
-    besides = f", besides {n_existing:,} that stay as they are" if n_existing else ""
+    min_frames, max_frames = (
+        min(plan.segment_frames, default=0),
+        max(plan.segment_frames, default=0),
+    )
+    segment = f"{min_frames:,}" if min_frames == max_frames else f"{min_frames:,} to {max_frames:,}"
+    kept_text = f", besides {n_existing:,} that stay as they are" if n_existing else ""
     rows = {
         "layout": plan.layout,
-        "content": f"{plural(plan.n_frames, 'frame')} of {plural(plan.n_atoms, 'atom')}{besides}",
+        "content": f"{plural(plan.n_frames, 'frame')} of {plural(plan.n_atoms, 'atom')}{kept_text}",
         "container": plan.container or "",
         "arrays": fields if plan.container else "",
-        "segments": f"{len(plan.segment_frames):,} with {segment} frames" if most else "",
+        "segments": f"{len(plan.segment_frames):,} with {segment} frames" if max_frames else "",
         "compression": plan.compression or ("bitpack" if _is_bitpacked(plan) else "none"),
         "precision": "float32, not rounded" if plan.arrays else "",
     }
     if plan.precision is not None:
-        remark = ", all that the XTC holds" if plan.keeps_integers else ""
-        rows["precision"] = f"{plan.precision:g} angstrom{remark}"
+        note_text = ", all that the XTC holds" if plan.keeps_integers else ""
+        rows["precision"] = f"{plan.precision:g} angstrom{note_text}"
     for name, step in plan.field_precisions.items():
         rounding = f"{step:g} {FIELD_UNITS[name]}, so off by at most {step / 2:g}"
         rows[name] = f"rounded to {rounding}"

@@ -129,8 +129,12 @@ def _nearest_edges(pieces: Edges, n_blocks: int) -> list[int]:
     chosen = [0]
     for block in range(1, n_blocks):
         cut = int(pieces[-1]) * block / n_blocks
-        above = int(np.searchsorted(pieces, cut))
-        nearest = above - 1 if cut - pieces[above - 1] <= pieces[above] - cut else above
+        next_piece = int(np.searchsorted(pieces, cut))
+        nearest = (
+            next_piece - 1
+            if cut - pieces[next_piece - 1] <= pieces[next_piece] - cut
+            else next_piece
+        )
         # Leave at least one edge for each block before, and for each one after.
         chosen.append(min(max(nearest, chosen[-1] + 1), len(pieces) - 1 - (n_blocks - block)))
     return [int(pieces[i]) for i in (*chosen, len(pieces) - 1)]

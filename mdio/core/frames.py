@@ -134,9 +134,10 @@ class FrameBlock:
         """Return whether all arrays are equal; NaN equals NaN."""
         if not isinstance(other, FrameBlock):
             return NotImplemented
-        own, others = self.arrays(), other.arrays()
-        return own.keys() == others.keys() and all(
-            np.array_equal(own[name], others[name], equal_nan=True) for name in own
+        own_arrays, other_arrays = self.arrays(), other.arrays()
+        return own_arrays.keys() == other_arrays.keys() and all(
+            np.array_equal(own_arrays[name], other_arrays[name], equal_nan=True)
+            for name in own_arrays
         )
 
     def __repr__(self) -> str:

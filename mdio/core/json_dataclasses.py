@@ -41,24 +41,26 @@ def load_json(path: str | PathLike[str], expectation: str) -> Any:
         raise SourceError(f"{path}: not JSON ({error}); {expectation}") from None
 
 
-def dataclass_from_json(kind: type[Value], data: Any, path: str, name: str = "") -> Value:
+def dataclass_from_json(cls: type[Value], data: Any, path: str, name: str = "") -> Value:
     """Return a dataclass made from a table, the value `name` of the file `path`.
 
     Raises SourceError: a value is missing, unknown or not allowed; the message names it.
     """
     if not isinstance(data, dict):
         raise _value_error(data, "table", path, name or "it")
-    known_fields = fields(kind)  # type: ignore[arg-type]
-    defaulted = {field.name for field in known_fields if field.default is not MISSING} - set(data)
-    keys = [field.name for field in known_fields if field.name not in defaulted]
+    known_fields = fields(cls)  # type: ignore[arg-type]
+    default_names = {field.name for field in known_fields if field.default is not MISSING} - set(
+        data
+    )
+    keys = [field.name for field in known_fields if field.name not in default_names]
     if wrong_keys := set(data) ^ set(keys):
         table = f"{path}: {name}" if name else path
         raise SourceError(
             f"{table}: {', '.join(sorted(map(str, wrong_keys)))} missing or unknown; make it again"
         )
-    hints = typing.get_type_hints(kind, include_extras=True)
+    hints = typing.get_type_hints(cls, include_extras=True)
     labels = {key: f"{name}.{key}" if name else key for key in keys}
-    return kind(**{key: _check_value(hints[key], data[key], path, labels[key]) for key in keys})
+    return cls(**{key: _check_value(hints[key], data[key], path, labels[key]) for key in keys})
 
 
 def _check_value(hint: Any, value: Any, path: str, name: str) -> Any:
@@ -96,10 +98,10 @@ def _check_value(hint: Any, value: Any, path: str, name: str) -> Any:
     raise _value_error(value, TYPE_TEXTS.get(hint, "table"), path, name)
 
 
-def _is_valid_value(kind: type, value: Any) -> bool:
-    if kind is str or isinstance(value, bool):
-        return kind is str and isinstance(value, str)
-    is_number = isinstance(value, int if kind is int else int | float)
+def _is_valid_value(cls: type, value: Any) -> bool:
+    if cls is str or isinstance(value, bool):
+        return cls is str and isinstance(value, str)
+    is_number = isinstance(value, int if cls is int else int | float)
     return is_number and math.isfinite(value) and 0 <= value <= MAX_NUMBER
 
 

@@ -45,9 +45,9 @@ def _cell(value: object) -> str:
     return escape(str(value))
 
 
-def table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+def table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """Return a table; the first column names the rows."""
-    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in heads)
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in headings)
     body = "".join(
         "<tr>" + "".join(f"<td>{_cell(value)}</td>" for value in row) + "</tr>" for row in rows
     )

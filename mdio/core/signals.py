@@ -40,9 +40,9 @@ def signals_as_exceptions(note: str = "") -> Iterator[None]:
         signal.signal(number, _raise_exception)
     former_hook = sys.unraisablehook
 
-    def print_others(swallowed: Any) -> None:
-        if not (_received and isinstance(swallowed.exc_value, KeyboardInterrupt | SystemExit)):
-            former_hook(swallowed)
+    def print_others(unraisable: Any) -> None:
+        if not (_received and isinstance(unraisable.exc_value, KeyboardInterrupt | SystemExit)):
+            former_hook(unraisable)
 
     sys.unraisablehook = print_others
     try:

@@ -166,11 +166,13 @@ class Topology:
         """
         differs, keys = np.zeros(self.n_atoms, bool), np.zeros((2, self.n_atoms), np.int64)
         for name in ("names", "resnames"):
-            own_values, others = self.per_atom(name), other.per_atom(name)
-            if isinstance(own_values, Texts) and isinstance(others, Texts):
+            own_values, other_values = self.per_atom(name), other.per_atom(name)
+            if isinstance(own_values, Texts) and isinstance(other_values, Texts):
                 codes = {text: code for code, text in enumerate(own_values.table)}
-                own_codes = np.array([codes.get(text, -1) for text in others.table], np.int64)
-                code_pairs = np.stack([own_values.codes.astype(np.int64), own_codes[others.codes]])
+                own_codes = np.array([codes.get(text, -1) for text in other_values.table], np.int64)
+                code_pairs = np.stack(
+                    [own_values.codes.astype(np.int64), own_codes[other_values.codes]]
+                )
                 differs |= code_pairs[0] != code_pairs[1]
                 keys = keys * (len(codes) + 1) + code_pairs
         atoms = np.flatnonzero(differs)
@@ -424,7 +426,7 @@ def _evaluate_term(topology: Topology, tokens: deque[str]) -> Mask:
     if token == "all":
         return np.ones(topology.n_atoms, bool)
     if token == "backbone":
-        names = _mask_of_matches(topology, "names", BACKBONE, exactly=True)
+        names = _mask_of_matches(topology, "names", BACKBONE, is_exact=True)
         return names & _mask_of_class(topology, "protein")
     if token in ("protein", "nucleic", "water"):
         return _mask_of_class(topology, token)
@@ -451,17 +453,17 @@ def _take_values(tokens: deque[str]) -> list[str]:
 def _mask_of_class(topology: Topology, name: str) -> Mask:
     if name not in topology.classes:
         raise _NotSimpleError
-    return _mask_of_matches(topology, "resnames", topology.classes[name], exactly=True)
+    return _mask_of_matches(topology, "resnames", topology.classes[name], is_exact=True)
 
 
 def _mask_of_matches(
-    topology: Topology, column: str, values: list[str] | tuple[str, ...], *, exactly: bool = False
+    topology: Topology, column: str, values: list[str] | tuple[str, ...], *, is_exact: bool = False
 ) -> Mask:
     """Return a mask of the atoms whose text matches one of `values`, which may have wildcards."""
     texts = topology.per_atom(column)
     if not isinstance(texts, Texts):
         raise _NotSimpleError
-    if exactly:
+    if is_exact:
         matches = [text in values for text in texts.table]
     else:
         matches = [any(fnmatchcase(text, value) for value in values) for text in texts.table]

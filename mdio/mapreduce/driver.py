@@ -246,7 +246,9 @@ def _map_reduce(
     if dask and all(plan.units is not None for plan in plans):
         placements = [blocks_on_dask(plan, client, blocks_per_worker) for plan in plans]
         tasks = job.tasks(blocks for blocks, _ in placements)
-        dask.place([addresses for _, places in placements for addresses in places])
+        dask.place(
+            [addresses for _, worker_addresses in placements for addresses in worker_addresses]
+        )
     else:
         tasks = job.tasks(enumerate(plan.blocks) for plan in plans)
     futures: dict[int, Any] = {}
@@ -351,9 +353,9 @@ def _map_reduce_on_ranks(
         own_runs.extend(block.runs)
         return without_pairs(block)
 
-    numbered_blocks, own = blocks_on_ranks(plans, comm)
+    numbered_blocks, own_blocks = blocks_on_ranks(plans, comm)
     tasks = job.tasks(numbered_blocks)
-    for _, block in executor.imap(map_block, tasks, describe=describe_block, own=own):
+    for _, block in executor.imap(map_block, tasks, describe=describe_block, own=own_blocks):
         job.add(block)
     job.frames.time[:] = bcast(comm, job.frames.time)
     map_s = watch.lap()

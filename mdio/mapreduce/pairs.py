@@ -148,7 +148,7 @@ def convert_keys(keys: Any) -> NDArray[Any]:
     """Return keys as an array of int64, float64, text or bytes; raises ValueError."""
     if not isinstance(refuse_mask(keys, "keys"), np.ndarray) or keys.dtype == object:
         keys = list(keys)
-        letters = {_letter(key) for key in keys}
+        letters = {_type_letter(key) for key in keys}
         if len(letters) > 1:
             names = list_text([KEY_TYPE_NAMES[letter] for letter in sorted(letters)])
             raise ValueError(f"keys are of mixed types, {names}; give all one type")
@@ -174,7 +174,7 @@ def convert_keys(keys: Any) -> NDArray[Any]:
     return np.asarray(keys)
 
 
-def _letter(key: Any) -> str:
+def _type_letter(key: Any) -> str:
     for types, letter in KEY_TYPE_LETTERS:
         if isinstance(key, types):
             return letter

@@ -149,17 +149,17 @@ class Program:
 
         Raises PlanError: there is no map or no reduce, or it takes other arguments.
         """
-        owner = map if isinstance(map, Kernel) else getattr(map, "__self__", None)
+        map_object = map if isinstance(map, Kernel) else getattr(map, "__self__", None)
         if not callable(map) and hasattr(map, "map"):  # a program
-            owner, map = map, map.map
+            map_object, map = map, map.map
         if isinstance(map, Kernel):
             kernel: Kernel = map
             if select is not None or fields is not None:
                 noun = "fields" if select is None else "selection"
                 raise PlanError(f"give the {noun} to the program: {type(map).__name__} has its own")
         elif callable(map) and not isinstance(map, type):
-            selection = select if select is not None else getattr(owner, "select", None)
-            own_fields = field_names(getattr(owner, "fields", ("positions",)))
+            selection = select if select is not None else getattr(map_object, "select", None)
+            own_fields = field_names(getattr(map_object, "fields", ("positions",)))
             more_fields = () if fields is None else field_names(fields)
             kernel = UserKernel(map, selection, tuple(dict.fromkeys((*own_fields, *more_fields))))
         elif isinstance(map, type):
@@ -172,22 +172,24 @@ class Program:
                 f"the map is {map!r}; give a function that takes a block of frames and returns "
                 "keys, rows and values, or an object with the methods map and reduce"
             )
-        reduce = reduce if reduce is not None else getattr(owner, "reduce", None)
+        reduce = reduce if reduce is not None else getattr(map_object, "reduce", None)
         if not callable(reduce):
             raise PlanError(
                 "there is no reduce; give reduce=, a function of a key, frames, times and values, "
                 "or a method reduce beside the map"
             )
         check_takes(reduce, 4, "the reduce is called as reduce(key, frame, time, values)")
-        combine = combine if combine is not None else getattr(owner, "combine", None)
+        combine = combine if combine is not None else getattr(map_object, "combine", None)
         if combine is not None and not callable(combine) and combine not in COMBINERS:
             raise PlanError(f"combine is {combine!r}; give one of {', '.join(COMBINERS)}")
-        per_frame = bool(getattr(owner, "per_frame", False)) if per_frame is None else per_frame
-        own_frames, notes = getattr(owner, "frames", None), tuple[str, ...]()
+        per_frame = (
+            bool(getattr(map_object, "per_frame", False)) if per_frame is None else per_frame
+        )
+        own_frames, notes = getattr(map_object, "frames", None), tuple[str, ...]()
         if frames is None:
             frames = own_frames
         elif own_frames is not None:
-            name = type(owner).__name__
+            name = type(map_object).__name__
             notes = (f"the frames that {name} names are replaced by those asked for",)
         return cls(kernel, reduce, combine, per_frame, frames, notes)
 

@@ -102,7 +102,7 @@ class MapReduceResult:
         """Return the first rows of the table, for notebooks."""
         from mdio.core.pages import html_table
 
-        flat = dict(list(self._flat())[:MAX_COLUMNS])
+        flat = dict(list(self._columns())[:MAX_COLUMNS])
         rows = zip(*(column[:MAX_ROWS].tolist() for column in flat.values()), strict=True)
         return html_table(repr(self).strip("<>"), rows, list(flat))
 
@@ -139,13 +139,13 @@ class MapReduceResult:
             Two of them would have one name.
         """
         columns: dict[str, NDArray[Any]] = {}
-        for name, column in self._flat():
+        for name, column in self._columns():
             if name in columns:
                 raise PlanError(f"two columns would be called {name!r}; save an .npz instead")
             columns[name] = column
         return columns
 
-    def _flat(self) -> Iterator[tuple[str, NDArray[Any]]]:
+    def _columns(self) -> Iterator[tuple[str, NDArray[Any]]]:
         if self.label is not None:
             yield "label", self.label
         yield "key", self.keys

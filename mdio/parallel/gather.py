@@ -104,10 +104,10 @@ class GlobalArray:
         if not 0 <= start <= stop <= self.n_rows:
             raise IndexError(f"rows {start}:{stop} of an array of {self.n_rows}")
         while first < stop:
-            owner = first // self.share
-            end = min(stop, (owner + 1) * self.share)
-            target = [first - owner * self.share, end - first, self._row.datatype]
-            call(self._row.message(rows[first - start : end - start]), owner, target)
+            target_rank = first // self.share
+            end = min(stop, (target_rank + 1) * self.share)
+            target = [first - target_rank * self.share, end - first, self._row.datatype]
+            call(self._row.message(rows[first - start : end - start]), target_rank, target)
             first = end
         self._window.Flush_all()
 

@@ -113,11 +113,11 @@ class MPIExecutor(Executor):
         Backoff().until(self._comm.Iallgather(own_sum, sums).Test)
         if (sums != sums[0]).any():
             calls = allgather(self._comm, call)
-            other = next(rank for rank, call in enumerate(calls) if call != calls[0])
+            differing_rank = next(rank for rank, call in enumerate(calls) if call != calls[0])
             raise PlanError(
-                f"rank 0 calls {calls[0]}, and rank {other} {calls[other]}: all ranks of an "
-                "MPIExecutor make the same calls in the same order; for work of their own, give "
-                "them executors of their own"
+                f"rank 0 calls {calls[0]}, and rank {differing_rank} {calls[differing_rank]}: all "
+                "ranks of an MPIExecutor make the same calls in the same order; for work of their "
+                "own, give them executors of their own"
             )
 
     def from_owner(self, make: Callable[[], Result]) -> Result:

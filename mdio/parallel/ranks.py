@@ -162,7 +162,7 @@ class RankRun:
             if sent_stop and rank != self.comm.rank:
                 self.comm.recv(source=rank, tag=STOP)
         return [
-            (number, _traced(error, trace, rank), sent_stop)
+            (number, _with_traceback(error, trace, rank), sent_stop)
             for rank, (number, sent_stop, error, trace) in enumerate(outcomes)
         ]
 
@@ -201,7 +201,7 @@ def _sendable(error: BaseException | None) -> tuple[BaseException | None, str]:
     return as_picklable(error), "".join(trace)
 
 
-def _traced(error: Any, trace: str, rank: int) -> Any:
+def _with_traceback(error: Any, trace: str, rank: int) -> Any:
     """Return the error of a rank with its traceback there as a note."""
     if trace:
         error.add_note(f"On rank {rank}:\n{trace}")
@@ -251,7 +251,7 @@ class Agreement:
         is_own = error is not None and number == first_number
         if any(must_end for _, must_end, *_ in outcomes):
             self._end_program(first_error, is_own)
-        raise (error if error is not None and is_own else _traced(first_error, trace, rank))
+        raise (error if error is not None and is_own else _with_traceback(first_error, trace, rank))
 
     def close(self) -> None:
         """Free the communicator (collective)."""

@@ -43,14 +43,14 @@ def store_piece(
     writer: LayoutWriter,
     block: FrameBlock,
     piece: tuple[int, int],
-    owner: LayoutWriter | None = None,
+    storing_writer: LayoutWriter | None = None,
 ) -> PieceRecord:
-    """Encode one piece as a worker does, and store it with `owner`, or with `writer`."""
+    """Encode one piece as a worker does, and store it with `storing_writer`, or with `writer`."""
     start, stop = int(piece[0]), int(piece[1])
     part = block.frames(slice(start, stop))
     items = writer.encode(start, part)
     for item in items:
-        (owner or writer).store(item)
+        (storing_writer or writer).store(item)
     return PieceRecord(
         start=start,
         stop=stop,

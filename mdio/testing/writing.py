@@ -105,10 +105,10 @@ class LayoutWriterTests:
     ) -> None:
         """Write `pieces` with a pickled copy of the writer, as workers of a conversion do."""
         worker = pickle.loads(pickle.dumps(writer))
-        owner = worker if writer.facts.parallel_store else writer
+        storing_writer = worker if writer.facts.parallel_store else writer
         try:
             for piece in pieces:
-                writer.commit(store_piece(worker, case.block(), piece, owner))
+                writer.commit(store_piece(worker, case.block(), piece, storing_writer))
         finally:
             worker.abort()
 

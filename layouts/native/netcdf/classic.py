@@ -235,18 +235,18 @@ class ClassicFile:
         )
 
     def read(
-        self, start: int, stop: int, spans: Mapping[str, tuple[int, int]]
+        self, start: int, stop: int, bounds_by_name: Mapping[str, tuple[int, int]]
     ) -> dict[str, NDArray[Any]]:
         """Read rows ``start:stop`` of several variables, big-endian, perhaps not contiguous.
 
-        `spans`: which elements of the second dimension of each variable; ignored if it has none.
+        `bounds_by_name`: bounds along the second dimension of each variable that has one.
         Records are read whole, unless that would read many unwanted bytes. Raises SourceError.
         """
         fields = {}
-        for name, span in spans.items():
+        for name, bounds in bounds_by_name.items():
             v = self.variables[name]
             field = RecordField(v.begin, v.stride, v.dtype, v.shape[1:])
-            fields[name] = field.part(*span) if field.shape else field
+            fields[name] = field.part(*bounds) if field.shape else field
         return self.file.fields(start, stop, fields)
 
 

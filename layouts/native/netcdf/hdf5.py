@@ -120,7 +120,7 @@ class HDF5File:
                     self._chunks_by_name[name] = self._datasets.chunks(name, dataset)
         return self._chunks_by_name[name]
 
-    def _rows(self, name: str, start: int, stop: int, span: tuple[int, int]) -> NDArray[Any]:
+    def _rows(self, name: str, start: int, stop: int, bounds: tuple[int, int]) -> NDArray[Any]:
         variable = self.variables[name]
         if len(variable.shape) < 3 and variable.row_nbytes * variable.shape[0] <= MAX_CACHED_NBYTES:
             if name not in self._columns:
@@ -129,18 +129,21 @@ class HDF5File:
         chunks = self._chunks(name)
         if chunks is None:
             rows = slice(start, stop)
-            return self._values(name, rows if len(variable.shape) < 2 else (rows, slice(*span)))
-        low, high = span
+            return self._values(name, rows if len(variable.shape) < 2 else (rows, slice(*bounds)))
+        low, high = bounds
         atoms = None if high - low == chunks.n_atoms else np.arange(low, high)
         values = np.empty((stop - start, high - low, 3), np.float32)
         chunks.read(start, stop, atoms, values)
         return values
 
     def read(
-        self, start: int, stop: int, spans: Mapping[str, tuple[int, int]]
+        self, start: int, stop: int, bounds_by_name: Mapping[str, tuple[int, int]]
     ) -> dict[str, NDArray[Any]]:
         try:
-            return {name: self._rows(name, start, stop, span) for name, span in spans.items()}
+            return {
+                name: self._rows(name, start, stop, bounds)
+                for name, bounds in bounds_by_name.items()
+            }
         except (OSError, RuntimeError, LookupError, ValueError) as error:
             raise SourceError(
                 f"{self.path}: frames {start}:{stop} cannot be read ({error}); "

@@ -427,11 +427,11 @@ class NCDFLayout(NativeLayout):
         """Treat variables as absent whose first and last frames were never written."""
         optional = self._names - {"coordinates"}
         frames = sorted({0, min(1, n_frames - 1), n_frames - 1})
-        spans = dict.fromkeys(optional, (0, self._data.dimensions["atom"]))
-        spans |= dict.fromkeys(optional & set(CELL), (0, 3))
+        bounds_by_name = dict.fromkeys(optional, (0, self._data.dimensions["atom"]))
+        bounds_by_name |= dict.fromkeys(optional & set(CELL), (0, 3))
         unwritten, self._sparse = set(optional), set()
         for frame in frames:
-            arrays = self._data.read(frame, frame + 1, spans)
+            arrays = self._data.read(frame, frame + 1, bounds_by_name)
             # What another format leaves out of a frame is NaN here.
             self._sparse |= {
                 field
@@ -544,16 +544,16 @@ class NCDFLayout(NativeLayout):
     def _read_into(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
     ) -> None:
-        spans = {name: (0, 3) for name in ("time", *CELL) if name in self._names}
+        bounds_by_name = {name: (0, 3) for name in ("time", *CELL) if name in self._names}
         fields = {} if block.n_atoms == 0 else {VARIABLES[name]: name for name in block.present()}
         if atoms is not None and atoms.size:
             low, high = int(atoms.min()), int(atoms.max()) + 1
             atoms = atoms - low
         else:
             low, high = 0, self._data.dimensions["atom"]
-        spans |= dict.fromkeys(fields, (low, high))
+        bounds_by_name |= dict.fromkeys(fields, (low, high))
         for first, last in batches(start, stop, self._data.record_nbytes):
-            arrays = self._data.read(first, last, spans)
+            arrays = self._data.read(first, last, bounds_by_name)
             for name, values in arrays.items():
                 if (unwritten := self._is_unwritten(name, values)).any():
                     raise SourceError(

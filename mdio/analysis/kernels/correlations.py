@@ -55,7 +55,9 @@ class Lags:
         deviation = np.abs(time - time[0] - dt_ps * np.arange(n_frames))
         tolerance = UNEVEN * dt_ps + 4 * float(np.spacing(np.float32(np.abs(time).max())))
         if not dt_ps > 0 or deviation.max() > tolerance:
-            raise PlanError(f"frames must be evenly spaced in time, but {_unevenness(time)}")
+            raise PlanError(
+                f"frames must be evenly spaced in time, but {_describe_uneven_times(time)}"
+            )
         if max_lag_ps is None or max_lag_ps >= dt_ps * n_frames:
             return cls(n_frames, dt_ps, n_frames)
         return cls(n_frames, dt_ps, min(n_frames, int(max_lag_ps / dt_ps + 1e-6) + 1))
@@ -102,33 +104,34 @@ class Lags:
         return self.n_frames - np.arange(self.n_lags, dtype=np.float64)
 
 
-def _unevenness(time: NDArray[np.float64]) -> str:
+def _describe_uneven_times(time: NDArray[np.float64]) -> str:
     """Return where frames at `time` (F,), in ps, lie unevenly, and what to do."""
     steps = np.diff(time)
-    usual = float(np.median(steps))
-    frame = int(np.abs(steps - usual).argmax())  # where the step is least like the others
-    before, after = time[frame : frame + 2]
+    median_step = float(np.median(steps))
+    frame = int(np.abs(steps - median_step).argmax())  # where the step is least like the others
+    time_before, time_after = time[frame : frame + 2]
     if not steps.any():
         return (
-            f"all {len(time):,} frames lie at {number_text(before)} ps, so that lags are not "
+            f"all {len(time):,} frames lie at {number_text(time_before)} ps, so that lags are not "
             "known; of a NetCDF file, --timestep (in Python: mdio.open(PATH, dt=)) sets the ps "
             "from frame to frame; what was converted from one is to be converted again with it"
         )
     if steps[frame] <= 0:
         return (
-            f"frame {frame + 1} of {len(time)} lies at {number_text(after)} ps, behind one at "
-            f"{number_text(before)} ps; choose frames of one run (--start, --stop)"
+            f"frame {frame + 1} of {len(time)} lies at {number_text(time_after)} ps, behind one at "
+            f"{number_text(time_before)} ps; choose frames of one run (--start, --stop)"
         )
-    if usual > 0 and steps[frame] > GAP * usual:
+    if median_step > 0 and steps[frame] > GAP * median_step:
         return (
-            f"there is a gap between {number_text(before)} and {number_text(after)} ps, while most "
-            f"are {number_text(usual)} ps apart; choose frames before or after it (-e "
-            f"{number_text(before)} or -b {number_text(after)}), or give the part that is missing"
+            f"there is a gap between {number_text(time_before)} and {number_text(time_after)} ps, "
+            f"while most are {number_text(median_step)} ps apart; choose frames before or after it "
+            f"(-e {number_text(time_before)} or -b {number_text(time_after)}), or give the part "
+            "that is missing"
         )
     return (
         f"frame {frame + 1} of {len(time)} lies {number_text(steps[frame])} ps behind the one "
-        f"before, and most lie {number_text(usual)} ps apart; choose frames that are (--start, "
-        "--step, --dt)"
+        f"before, and most lie {number_text(median_step)} ps apart; choose frames that are "
+        "(--start, --step, --dt)"
     )
 
 

@@ -125,7 +125,7 @@ class _Chains:
         self._periodic = periodic
         universe = residues.universe
         all_residues = universe.residues
-        self._own = residues.ix
+        self._residue_indices = residues.ix
         self._atom = {name: _unique_atoms(universe, name) for name in ("N", "CA", "C")}
         icodes = getattr(all_residues, "icodes", np.full(len(all_residues), ""))
         self.labels = [
@@ -137,7 +137,9 @@ class _Chains:
         in_segment = (
             all_residues.segindices[residue_before] == all_residues.segindices[residue_after]
         )
-        is_selected = np.isin(residue_before, self._own) | np.isin(residue_after, self._own)
+        is_selected = np.isin(residue_before, self._residue_indices) | np.isin(
+            residue_after, self._residue_indices
+        )
         is_candidate = (
             (self._atom["C"][residue_before] >= 0)
             & (self._atom["N"][residue_after] >= 0)
@@ -150,10 +152,10 @@ class _Chains:
         neighbours[~neighbours] = self._are_close(
             system, residue_before[~neighbours], residue_after[~neighbours]
         )
-        self._before = np.full(len(all_residues), -1)
-        self._after = np.full(len(all_residues), -1)
-        self._before[residue_after[neighbours]] = residue_before[neighbours]
-        self._after[residue_before[neighbours]] = residue_after[neighbours]
+        self._previous_residues = np.full(len(all_residues), -1)
+        self._next_residues = np.full(len(all_residues), -1)
+        self._previous_residues[residue_after[neighbours]] = residue_before[neighbours]
+        self._next_residues[residue_before[neighbours]] = residue_after[neighbours]
 
     def _are_close(
         self, system: System, before: NDArray[np.int64], after: NDArray[np.int64]
@@ -171,15 +173,19 @@ class _Chains:
 
     def phi(self) -> list[list[int] | None]:
         """Return C of the residue before and N, CA, C of each residue; None if one is missing."""
-        before = self._before[self._own]
-        ends = np.where(before >= 0, self._atom["C"][before], -1)
-        return self._quads(ends, *(self._atom[name][self._own] for name in ("N", "CA", "C")))
+        previous = self._previous_residues[self._residue_indices]
+        ends = np.where(previous >= 0, self._atom["C"][previous], -1)
+        return self._quads(
+            ends, *(self._atom[name][self._residue_indices] for name in ("N", "CA", "C"))
+        )
 
     def psi(self) -> list[list[int] | None]:
         """Return N, CA, C of each residue and N of the next; None if one is missing."""
-        after = self._after[self._own]
-        ends = np.where(after >= 0, self._atom["N"][after], -1)
-        return self._quads(*(self._atom[name][self._own] for name in ("N", "CA", "C")), ends)
+        following = self._next_residues[self._residue_indices]
+        ends = np.where(following >= 0, self._atom["N"][following], -1)
+        return self._quads(
+            *(self._atom[name][self._residue_indices] for name in ("N", "CA", "C")), ends
+        )
 
     @staticmethod
     def _quads(*columns: NDArray[np.int64]) -> list[list[int] | None]:
@@ -235,10 +241,10 @@ def _dihedrals_of_images(block: FrameBlock, quads: NDArray[np.int64]) -> NDArray
 
     theta = np.empty((block.n_frames, len(quads)))
     corners = [block.positions[:, atoms] for atoms in quads.T]
-    skewed = are_skewed(block.box)
+    is_skewed = are_skewed(block.box)
     for start, stop, box in runs_of_boxes(block.box):
         points = [corner[start:stop].reshape(-1, 3) for corner in corners]
-        if box is not None and skewed[start]:
+        if box is not None and is_skewed[start]:
             points, box = nearest_images(points, box), None
         calc_dihedrals(*points, box=box, result=theta[start:stop].reshape(-1))
     return np.stack([np.cos(theta), np.sin(theta)], axis=-1).reshape(block.n_frames, -1)

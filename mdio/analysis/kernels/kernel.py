@@ -49,7 +49,7 @@ def field_names(fields: Any) -> tuple[str, ...]:
 
 
 def _plain_names(
-    attribute: str, names: Any, kinds: tuple[type, ...], expected: str
+    attribute: str, names: Any, types: tuple[type, ...], expected: str
 ) -> Sequence[Any]:
     """Return the names of columns or rows, any iterable with an order, as a tuple; () for None.
 
@@ -60,13 +60,13 @@ def _plain_names(
     is_unordered = isinstance(names, str | bytes | set | frozenset | Mapping)
     if is_unordered or not isinstance(names, Iterable):
         raise PlanError(f"{attribute} is {short_repr(names)}; give a list of {expected}")
-    plain = [*names]
-    if not all(issubclass(kind, kinds) for kind in {*map(type, plain)}):
-        invalid = next(name for name in plain if not isinstance(name, kinds))
+    name_list = [*names]
+    if not all(issubclass(name_type, types) for name_type in {*map(type, name_list)}):
+        invalid = next(name for name in name_list if not isinstance(name, types))
         raise PlanError(f"{attribute} has {short_repr(invalid)} in it; give a list of {expected}")
-    if str in kinds:
-        plain = [*map(str, plain)]
-    return plain if isinstance(names, list) else tuple(plain)
+    if str in types:
+        name_list = [*map(str, name_list)]
+    return name_list if isinstance(names, list) else tuple(name_list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,11 +293,11 @@ def import_callable(address: str) -> Callable[..., Any]:
         raise PlanError(f"{address}: {_missing_function(module, name)}")
     if not callable(value):
         raise PlanError(f"{address}: {name!r} is not a function")
-    here = Path(folder, *module_name.split(".")).with_suffix(".py")
-    imported = Path(getattr(module, "__file__", None) or here)
-    if here.is_file() and imported.is_file() and not here.samefile(imported):
+    module_path = Path(folder, *module_name.split(".")).with_suffix(".py")
+    imported = Path(getattr(module, "__file__", None) or module_path)
+    if module_path.is_file() and imported.is_file() and not module_path.samefile(imported):
         warnings.warn(
-            f"{address} is that of {imported}, and not of {here}: give the file another name",
+            f"{address} is in {imported}, and not in {module_path}: give the file another name",
             stacklevel=2,
         )
     function: Callable[..., Any] = value
@@ -447,12 +447,12 @@ def find_kernel(name: str) -> Callable[..., Kernel]:
         )
     if name in KERNELS:
         return load_kernel(name)
-    others, problems = other_kernels()
-    if name in others:
-        return others[name]
+    other_names, problems = other_kernels()
+    if name in other_names:
+        return other_names[name]
     if name in problems:
         raise PlanError(f"there is no kernel {name!r}: {problems[name]}")
-    all_names = [*KERNELS, *others]
+    all_names = [*KERNELS, *other_names]
     names = ", ".join(all_names)
     if Path(name).suffix == ".py" and Path(name).exists():
         raise PlanError(f"{name}: which function in it? write {Path(name).stem}:FUNCTION")

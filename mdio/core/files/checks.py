@@ -173,10 +173,10 @@ def with_checksum(manifest: Mapping[str, Any]) -> dict[str, Any]:
     The rest is written as JSON with sorted keys and without spaces, whatever the manifest's file
     has.
     """
-    rest = {key: value for key, value in manifest.items() if key != CHECKSUM_KEY}
+    other_values = {key: value for key, value in manifest.items() if key != CHECKSUM_KEY}
     # JSON turns all keys into strings, so that they are sorted as strings.
-    text = json.dumps(json.loads(json.dumps(rest)), sort_keys=True, separators=(",", ":"))
-    return rest | {CHECKSUM_KEY: crc32c(text.encode())}
+    text = json.dumps(json.loads(json.dumps(other_values)), sort_keys=True, separators=(",", ":"))
+    return other_values | {CHECKSUM_KEY: crc32c(text.encode())}
 
 
 OWN_NAMES = {

@@ -226,11 +226,11 @@ def save_metadata(
     """Store metadata of a file for `load_metadata`, if that is possible."""
     payload = IDENTITY.pack(identity.crc, identity.nbytes, identity.mtime_ns) + body
     data = HEADER.pack(magic, zlib.crc32(payload)) + payload
-    for place, meta_path in enumerate(index_paths(path, ending)):
+    for number, meta_path in enumerate(index_paths(path, ending)):
         if not store_at(meta_path).built_in_place or not _is_trusted(meta_path, path):
             continue  # another user's file stays, and is not read
         try:
-            if place:  # the cache folder
+            if number:  # the cache folder
                 meta_path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(meta_path, data, prefix=".mdio-index-")
         except OSError:

@@ -344,12 +344,16 @@ def _unfinished_ensemble(temporary: Path, values: Mapping[str, Any]) -> Unfinish
 
     Files are counted, since the rank that keeps the journal learns late what other ranks stored.
     """
-    whole = [temporary / name for name in values[MEMBERS_KEY] if os.path.lexists(temporary / name)]
-    others = list(filter(None, map(find_unfinished, temporary.glob(".*.tmp"))))
-    n_frames = sum(other.n_frames for other in others)
-    nbytes = sum(map(allocated_nbytes, whole)) + sum(other.nbytes for other in others)
-    unfinished = Unfinished(temporary, values, n_frames, nbytes, len(whole))
-    return unfinished if n_frames or whole else None
+    complete_members = [
+        temporary / name for name in values[MEMBERS_KEY] if os.path.lexists(temporary / name)
+    ]
+    unfinished_members = list(filter(None, map(find_unfinished, temporary.glob(".*.tmp"))))
+    n_frames = sum(member.n_frames for member in unfinished_members)
+    nbytes = sum(map(allocated_nbytes, complete_members)) + sum(
+        member.nbytes for member in unfinished_members
+    )
+    unfinished = Unfinished(temporary, values, n_frames, nbytes, len(complete_members))
+    return unfinished if n_frames or complete_members else None
 
 
 def unfinished_in(leftover: Leftover) -> Iterator[Unfinished]:

@@ -72,7 +72,7 @@ MIN_RAMP_NBYTES = sum(RAMP_NBYTES)
 @cache
 def devices_with_folios() -> frozenset[int]:
     """Return the devices (``st_dev``) whose files are kept in folios."""
-    return frozenset(device for device, _, kind in mounts() if kind in FOLIO_FILE_SYSTEMS)
+    return frozenset(device for device, _, type_name in mounts() if type_name in FOLIO_FILE_SYSTEMS)
 
 
 def read_with_ramp_up(fd: int, target: memoryview, offset: int) -> int:

@@ -119,7 +119,7 @@ def is_network(file_system: str) -> bool:
 @cache
 def network_devices() -> frozenset[int]:
     """Return the devices (``st_dev``) whose files come over a network, as they are mounted now."""
-    return frozenset(device for device, _, kind in mounts() if is_network(kind))
+    return frozenset(device for device, _, type_name in mounts() if is_network(type_name))
 
 
 class Disk:

@@ -370,8 +370,8 @@ class StoredOutput:
         """Mark the folder as being written; raises OutputError if another run has done so."""
         if self.target.is_object():
             raise OutputError(f"{self.target}: an object, not a folder; remove it yourself")
-        now = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
-        mark = {"token": self.token, "begun": now}
+        now_text = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
+        mark = {"token": self.token, "begun": now_text}
         try:
             put(self.target / MARK_NAME, json.dumps(mark).encode(), is_new=True, is_checked=True)
         except FileExistsError:
