@@ -87,7 +87,7 @@ class Transform:
         return np.array_equal(atoms, self.output_atoms)
 
     def apply(self, block: FrameBlock) -> None:
-        """Apply, in place, all steps that treat each frame by itself."""
+        """Apply, in place, all steps that need no other frames."""
         positions, box = block.positions, block.box
         if self.bonds is not None:
             kernels.make_whole(positions, box, self.bonds)

@@ -221,7 +221,7 @@ class SelectedAtoms:
     """Notes on guessed attributes of atoms, and on topologies that differ."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave the topology behind: other processes need indices only."""
+        """Return the state without the topology: other processes need only indices."""
         return {**self.__dict__, "universe": None, "source_topology": None}
 
     @property

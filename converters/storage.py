@@ -144,9 +144,9 @@ class StripeRequest:
     """Stripes that a user requested for one output."""
 
     nbytes: int | None = None
-    """Stripe size; None = what the target's folder has, else 1 MiB."""
+    """Stripe size; None = that of the target's folder, else 1 MiB."""
     count: int | None = None
-    """Servers, -1 = all; None = what the target's folder has."""
+    """Servers, -1 = all; None = as many as the target's folder has."""
     progressive: Sequence[tuple[int, int]] = ()
     """(end in bytes, count) of the components before the last, which has `count`."""
 

@@ -47,7 +47,7 @@ from mdio.parallel.executors import Executor, choose_executor, results_of
 
 Bools = NDArray[np.bool_]
 Problem = tuple[Bools, str]
-"""Which frames of a block differ, (F,) bool, and in what."""
+"""A mask of the frames of a block that differ, (F,), and a text that says how."""
 
 
 def compare_blocks(
@@ -267,7 +267,7 @@ class Verifier:
         self.source = view
         """The frames that the output should hold."""
         self.files_view: ViewLayout | None = None
-        """Those of these frames that the files of `against` have."""
+        """The frames of `source` that are in the files of `against`."""
         self.own_frames = np.empty(0, np.int64)
         """Frames that only the output itself has, and that are not compared."""
         self.block_frames = 0

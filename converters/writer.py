@@ -348,7 +348,7 @@ class Writer:
 
     @_with_lock
     def set_atoms(self, atoms: Any) -> None:
-        """Set what the atoms are, before the first frame.
+        """Set the topology, before the first frame.
 
         Parameters
         ----------
@@ -486,7 +486,7 @@ class Writer:
         self._wait_for_storing()
 
     def close(self) -> None:
-        """Store what was written, and make the output; warns if there is nothing.
+        """Store the frames that were written, and finish the output; warns if there are none.
 
         Raises
         ------
@@ -522,14 +522,14 @@ class Writer:
         return self
 
     def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
-        """Close it; what was written before an error is stored."""
+        """Close the writer; frames written before an error are stored."""
         if error_type is None:
             self.close()
         else:
             self._close()
 
     def __del__(self) -> None:
-        """Close it; Python prints what this raises."""
+        """Close the writer; Python prints the errors that this raises."""
         self._close()
 
     def __repr__(self) -> str:
@@ -725,7 +725,7 @@ class Writer:
             self._wait_for_storing()
 
     def _wait_for_storing(self) -> None:
-        """Wait until the shard in the background is stored; raises what storing it raised."""
+        """Wait until the shard in the background is stored; raises the errors of storing it."""
         storing, self._storing = self._storing, None
         if storing is not None:
             try:
@@ -735,7 +735,7 @@ class Writer:
                 raise
 
     def _store(self, *, wait: bool = False) -> None:
-        """Store what was written in the background; with `wait`, before it returns."""
+        """Store the written frames in the background; with `wait`, before returning."""
         self._wait_for_storing()
         self._last_stored_s = monotonic()
         if self._block is None or not self._n_filled:
@@ -757,7 +757,7 @@ class Writer:
             self._growing.add(frames)
 
     def _finish(self) -> None:
-        """Make an output in one file of the tree beside it."""
+        """Convert the tree beside an output in one file into that output."""
         if self._final is not None and self._growing.uuid is not None:
             with open_layout(self._growing.out) as tree:
                 self._final.add(tree)
@@ -765,7 +765,7 @@ class Writer:
 
 
 def _close_all() -> None:
-    """Close what a program has left open: its last frames are stored."""
+    """Close all open writers at exit, so that their last frames are stored."""
     with ExitStack() as stack:  # all of them, though one may fail
         for writer in list(_unclosed):
             stack.callback(writer._close)

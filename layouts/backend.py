@@ -1,4 +1,4 @@
-"""What h5md and zarr share: a layout with one backend for mdio's outputs, one for others'."""
+"""The base of h5md and zarr: a layout with one backend for outputs of mdio, one for others."""
 
 from __future__ import annotations
 

@@ -271,7 +271,7 @@ class Layout(Closable, ABC):
     cache: Cache | None
     """Cache of this node for its units."""
     _shared_metadata: Any = None
-    """What opening it in another process has read, and this one need not read again."""
+    """Metadata that another process read when it opened this, so that they are not read again."""
     _prefetch: Prefetch | None = None
     _unit_reads: dict[str, UnitReads] | None = None
     _notes_before_close: tuple[str, ...] = ()
@@ -656,7 +656,7 @@ class Layout(Closable, ABC):
         return html
 
     def with_metadata(self) -> Any:
-        """Return a layout that pickles with what opening has read; itself if opening is quick."""
+        """Return a layout that pickles with the metadata read; itself if opening is quick."""
         return self
 
     def _group_for_cache(self, atoms: AtomIndices | None) -> tuple[str, AtomIndices | None]:  # noqa: ARG002
@@ -803,7 +803,7 @@ def container_format(layout: Layout) -> str | None:
 
 
 def cache_notes(layout: Layout) -> tuple[str, ...]:
-    """Return the notes of the cache of a layout, and of those that it reads, each once."""
+    """Return the notes of the caches of a layout and of its inner layouts, each once."""
     notes = [*layout._notes_before_close]
     for reads in (layout._unit_reads or {}).values():
         notes += reads.source.notes

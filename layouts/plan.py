@@ -49,7 +49,7 @@ MAX_QUANTISED_FRAMES = 64
 SEEK_CODEC = "rigid-seek"
 """The compression made for reading single frames."""
 COMPRESSION_NOTE = "compression: "
-"""Beginning of notes on how what is stored was made small, which ``--quiet`` leaves out."""
+"""Beginning of notes on compression, which ``--quiet`` leaves out."""
 MAX_SEEK_FRAMES = 16
 """Frames in a chunk of that compression: of more frames too much would be read for one."""
 MAX_QUANTISED_NBYTES = 32 * MIB

@@ -67,7 +67,7 @@ def add_not_finite(
 
 @dataclass(frozen=True, slots=True)
 class OutputMeta:
-    """What the manifest says of an output, besides what its plan says."""
+    """The contents of an output's manifest that its plan does not have."""
 
     uuid: str
     created: str
@@ -87,7 +87,7 @@ class OutputMeta:
     striping: Mapping[str, Any] | None = None
     not_finite: NotFinite | None = None
     repaired: Sequence[Mapping[str, Any]] = ()
-    """When it was repaired, and what was written again."""
+    """Records of repairs: time, and units written again."""
     appended_to: str | None = None
     """The uuid of the output that this one replaces by appending to it."""
     recipe: Mapping[str, Any] | None = None
@@ -121,7 +121,7 @@ class EncodedChunk:
 
 @dataclass(frozen=True, slots=True)
 class PieceRecord:
-    """What the owner of an output needs of a stored piece; also written into the journal."""
+    """The record of a stored piece, for the owner of the output and its journal."""
 
     start: int
     stop: int
@@ -222,7 +222,7 @@ class LayoutWriter(ABC):
         raise NotImplementedError
 
     def finish_moving(self) -> None:
-        """Remove what `find` has moved pieces from; the journal has their new records (owner)."""
+        """Remove the files from which `find` moved pieces, which are then in the journal (owner)."""
 
     @abstractmethod
     def encode(self, start: int, block: FrameBlock) -> list[EncodedChunk]:

@@ -90,7 +90,7 @@ class OpenMMReporter:
         self._has_box: bool | None = None
 
     def describeNextReport(self, simulation: Any) -> dict[str, Any]:  # noqa: N802 - OpenMM's name
-        """Return when the next frame is due, and what it needs; OpenMM calls it."""
+        """Return the steps to the next frame, and the data that it needs; called by OpenMM."""
         if self._has_box is None:
             self._set_system(simulation)
         steps = self.interval - simulation.currentStep % self.interval

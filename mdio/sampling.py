@@ -65,7 +65,7 @@ class Batch(FrameBlock):
 
 
 class _Source(NamedTuple):
-    """A closed trajectory, and what sampling needs of it."""
+    """A closed trajectory, and the values that sampling needs."""
 
     layout: Layout
     atoms: AtomIndices | None

@@ -247,13 +247,13 @@ class Conversion:
             writer.notes.append(f"{self.out}: stripes are not as asked for: {striping['reason']}")
 
     def _check_output(self, temporary: Path) -> None:
-        """Check what was written before it gets its name."""
+        """Check the temporary output before it is renamed."""
         nbytes = read_back(temporary, self.plan, self.repairs.compare if self.repairs else None)
         if nbytes is not None and not self._replaces_source:
             self._nbytes_out = nbytes
 
     def _identity(self, meta: OutputMeta) -> dict[str, Any]:
-        """Return what must be equal for a run to continue an earlier one."""
+        """Return the values that must be equal for a run to continue an earlier one."""
         return resuming.conversion_identity(
             meta, self.plan, self.selected_atoms.files, self.job.universe_crc32c
         )
@@ -370,7 +370,7 @@ class Conversion:
             # The owner alone stores and commits what ranks have made.
             rank_options = {"dynamic": True, "owner_works": owner_works, "to_all": False}
         writer: LayoutWriter = worker.writer
-        worker.reuses_memory = executor.takes_at_once
+        worker.reuses_memory = executor.allows_buffer_reuse
         worker.overlaps_writes = bool(self.plan.writing.direct) and executor.shares_memory
         pieces = order_for_concurrent_files(
             self._pieces(worker), writer.plan.segment_frames, executor.n_workers

@@ -245,7 +245,7 @@ GroupAtoms = tuple[str, AtomIndices | None]
 
 
 class StoredGroups:
-    """The atom groups that an output holds besides the full system.
+    """The atom groups that an output stores in addition to the full system.
 
     `groups`: atoms of each group, as indices into the full system, in the order in which they are
     stored.

@@ -41,7 +41,7 @@ class Compressor(ABC):
     levels: ClassVar[tuple[int, int, int]] = (0, 0, 0)
     """The lowest, the highest and the default level."""
     is_plug_in: ClassVar[bool] = False
-    """Set for those of other packages, which mdio has not tested: what they decode is compared."""
+    """Whether it is of another package, not tested by mdio: its decoded data are compared."""
 
     def __init__(self, level: int) -> None:
         self.level = level

@@ -55,7 +55,7 @@ SUFFIX_ALIASES = {"LAMMPSTRJ": "LAMMPSDUMP", "DUMP": "LAMMPSDUMP"}
 AMBIGUOUS_SUFFIXES = ("CRD",)
 """Suffixes of two formats: CHARMM's coordinates and AMBER's trajectories."""
 NAMING_COLUMNS = ("names", "types", "elements")
-"""A topology without any of these columns is of no use."""
+"""Columns of a topology, of which it must have at least one."""
 OPTIONS = ("format", "length_unit", "dt", "time_offset", "n_atoms")
 HIDDEN_OPTIONS = ("lengthunit", "timeunit", "velocityunit", "atom_style")
 """Options of MDAnalysis' readers that are not in their signatures."""

@@ -99,12 +99,12 @@ class ForeignFrames(ABC):
     """Which of them some frames lack."""
     has_times: bool = False
     counted_in: str = "frames"
-    """What times are counted in if the file has none: ``frames`` or ``steps``."""
+    """Unit in which times are counted if the file has none: ``frames`` or ``steps``."""
     lost: tuple[LostBytes, ...] = ()
     has_length_unit: bool = True
     """Whether the unit of lengths is known."""
     _errors: tuple[type[BaseException], ...] = (Exception,)
-    """What the library raises on bad input; most may raise any exception."""
+    """Exceptions that the library raises on bad input; most may raise any."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -40,7 +40,7 @@ _USES_POSITIONS = re.compile(
     r"\b(?:around|point|box|(?:sph|iso|cy)layer|(?:sph|cy)zone|same\s+[xyz]\s+as)\b"
     r"|\bprop\s+(?:abs\s+)?(?:[-+.\deE]+\s*[<>=!]+\s*)?[xyz](?![\w])"
 )
-"""What makes a selection depend on positions."""
+"""Keywords that make a selection depend on positions."""
 _WRONG_SELECTION = (ValueError, AttributeError, TypeError, LookupError, ImportError, RecursionError)
 """Raised by MDAnalysis, besides its own error, where a selection ends too early or needs RDKit."""
 _UNKNOWN = re.compile(r"Unknown selection token: '(.+)'")

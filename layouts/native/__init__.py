@@ -8,7 +8,7 @@ from mdio.core.frames import FIELDS
 
 
 class NativeFormat(NamedTuple):
-    """What writing needs to know of a native format."""
+    """Facts of a native format that its writer needs."""
 
     encoder: str
     fields: tuple[str, ...]

@@ -144,7 +144,7 @@ class FileWriter(LayoutWriter):
             self._handle_file = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave behind what only the owner needs."""
+        """Return the state without the attributes that only the owner needs."""
         return {**super().__getstate__(), "_columns": {}}
 
 
@@ -267,7 +267,7 @@ class AppendingFileWriter(FileWriter):
             self._handle_spool = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave waiting pieces behind, too: only the owner stores."""
+        """Return the state without waiting pieces, too: only the owner stores them."""
         return {**super().__getstate__(), "_waiting": {}, "_spooled": {}}
 
 

@@ -40,7 +40,7 @@ CHECKSUMS_KEY = "piece_checksums"
 LOST_CHECKSUMS_ADVICE = (
     "read the segments with --no-verify (verify=False), or split or convert the source again"
 )
-"""What to do if checksums are lost, but segments may be whole."""
+"""Advice if checksums are lost, but segments may be complete."""
 READ_NBYTES = 1 << 20
 SEGMENTS_PER_FOLDER = 128
 """Segments in a sub-folder: with an index beside each, 256 files."""
@@ -198,7 +198,7 @@ def written_by_mdio(folder: Path) -> bool:
 
 
 def file_identity(path: Path) -> tuple[int, ...] | None:
-    """Return numbers that tell a file from another that takes its name; None if it is missing."""
+    """Return numbers that distinguish a file from a later one of its name; None if missing."""
     try:
         status = path.stat()
     except OSError:

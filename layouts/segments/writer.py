@@ -74,7 +74,7 @@ class SegmentsWriter(LayoutWriter):
         self._tables: dict[int, bytes] = {}
         self._time_last_ps = 0.0
         self._format_notes: dict[int, list[str]] = {}
-        """Notes on what the format cannot hold, of the segments that have some."""
+        """By segment, notes on values that the format cannot hold."""
         self._has_box = False
         self._joined_offsets: dict[int, int] = {}
         """Offsets, in their segments, of pieces that earlier runs have joined, by first frame."""

@@ -270,7 +270,7 @@ class ChainLayout(Layout):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Notes on what was dropped, reordered or is missing; opens the chain if it is not open."""
+        """Notes on dropped, reordered and missing frames; opens the chain if it is not open."""
         notes = super().notes
         assert self._joining is not None
         return (*self._joining.notes, *self._step_notes, *notes)

@@ -142,7 +142,7 @@ def _use_steps_as_times(
 
 @dataclass(slots=True)
 class _Joiner:
-    """Joins files by their times; collects notes on what it drops."""
+    """Joins files by their times; collects notes on the frames that it drops."""
 
     infos: Sequence[TrajectoryInfo]
     stored: Sequence[StoredTimes]

@@ -28,7 +28,7 @@ NEED_BONDS = (*NEED_BONDS_EXAMPLES, "cluster", "unwrap")
 
 @dataclass(frozen=True, kw_only=True)
 class FrameOptions:
-    """Frames, and what is done to them."""
+    """Options that choose and transform frames."""
 
     start: int | None = option(
         "first frame (0 is the first)", "--start N", kind="int", by_name=True, append=True
@@ -135,7 +135,7 @@ class ReadOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class CachedReadOptions(ReadOptions):
-    """How the source is read, and what is kept of it on the node."""
+    """Options of reading the source, and of caching it on the node."""
 
     cache: Cache | str | PathLike[str] | None = option(
         "keep what is read in this folder, on a local disk of each node, and read it from there "

@@ -236,7 +236,7 @@ class OwnTree(OwnOutput[ShardedChunks]):
         self._column(path, name).file(number)
 
     def _check_node(self, path: str) -> None:
-        """Compare a ``zarr.json`` with what was written; raises CorruptLayoutError."""
+        """Compare a ``zarr.json`` with its checksum; raises CorruptLayoutError."""
         if path:
             is_same = kernels.crc32c(read_node(self._root, path)) == self._node_crcs[path]
         else:

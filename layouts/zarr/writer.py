@@ -93,7 +93,7 @@ _scratch = Scratch()
 
 
 class ZarrWriter(LayoutWriter):
-    """Writes ``NAME.zarr``; see `mdio.layouts.zarr.tree` for what is in it."""
+    """Writes ``NAME.zarr``; its contents are described in `mdio.layouts.zarr.tree`."""
 
     facts = WriterFacts(
         own_options=CHUNK_OPTIONS,

@@ -536,7 +536,7 @@ def _errors(profile: Profile, rows: Sequence[TimingRow]) -> NDArray[np.float64]:
 
 
 def residuals(profile: Profile, rows: Sequence[TimingRow]) -> list[Residual]:
-    """Return the model's totals beside the measured ones."""
+    """Return pairs of the model's totals and the measured ones."""
     predictions = [(row, _predict_row(profile, row)) for row in rows]
     return [
         Residual(row, prediction.t_total_s, prediction.low_s, prediction.high_s)

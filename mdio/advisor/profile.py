@@ -66,7 +66,7 @@ def io_family(layout: str) -> str:
 
 FORMAT = 1
 PROFILE_NAMES = ("comet", "generic")
-"""Profiles that come with mdio; ``local`` stands for this machine, without a profile."""
+"""Profiles that mdio ships; ``local`` means this machine, without a profile."""
 
 
 ByFamily = Annotated[Mapping[str, float], {"xtc", "hdf5"}]

@@ -242,7 +242,7 @@ def _squared(values: Rows) -> Rows:
 
 
 def _numbers(reducer: Reducer, rows: Rows, kinds: str = "biufc") -> Rows:
-    """Return rows of these `kinds` of numbers as an array; raises TypeError: they are others."""
+    """Return rows as an array; raises TypeError if its `dtype.kind` is not in `kinds`."""
     numbers = np.asarray(rows)
     if numbers.dtype.kind in kinds:
         return numbers

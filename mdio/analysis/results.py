@@ -215,7 +215,7 @@ class AnalysisResult:
     notes: tuple[str, ...] = ()
     """Notes for the user, such as on frames dropped where files were joined."""
     quantity: str = ""
-    """What all columns are, with the unit (``distance_angstrom``), where labels do not say so."""
+    """Quantity and unit of all columns (``distance_angstrom``), if labels do not name them."""
 
     def __post_init__(self) -> None:
         if not self.ranks:

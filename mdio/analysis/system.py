@@ -138,7 +138,7 @@ class System:
         return atom_indices(selection, n_atoms, name, option="select")
 
     def atoms(self, selection: Any) -> AtomIndices:
-        """Return what `select` returns, but indices instead of None if all atoms are selected."""
+        """Return the result of `select`, but indices instead of None for all atoms."""
         atoms = self.select(selection)
         return np.arange(self.layout.info.n_atoms) if atoms is None else atoms
 

@@ -253,7 +253,7 @@ def _check_outputs(args: argparse.Namespace) -> None:
 
 
 def _write_output(args: argparse.Namespace, result: AnalysisResult) -> None:
-    """Save and print all that can be; raises PlanError at the end for what cannot."""
+    """Save and print the results; raises PlanError at the end for those that cannot be saved."""
     problems: list[str] = []
     if args.out == "-":
         WRITERS[".dat"](result, sys.stdout.buffer)

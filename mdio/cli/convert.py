@@ -133,7 +133,7 @@ NOT_FOR_ENSEMBLES = {
     "follow": ("--follow", "leave it out"),
     "compared": ("--verify", "leave it out"),
 }
-"""Options that conversions of ensembles do not have, and what to do instead."""
+"""Options that conversions of ensembles do not have, and the advice for each."""
 
 
 def setup(parser: argparse.ArgumentParser) -> None:
@@ -312,7 +312,7 @@ def run_conversion(
 
 
 def _print_notes_on_values(command: str, notes: Sequence[str]) -> None:
-    """Print notes on what was left out or rounded; not those on the compression."""
+    """Print the notes, without those on the compression."""
     print_notes(command, [note for note in notes if COMPRESSION_NOTE not in note])
 
 

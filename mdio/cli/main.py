@@ -401,7 +401,7 @@ def _note_on_interrupt(args: argparse.Namespace) -> str:
 
 
 def _notes(error: BaseException) -> str:
-    """Return the notes of an exception, which say what part of the work is kept."""
+    """Return the notes of an exception, which list the work that is kept."""
     return "; ".join(getattr(error, "__notes__", ()))
 
 

@@ -75,7 +75,7 @@ def _placement(plan: LayoutPlan) -> dict[str, str]:
 
 
 def _density(plan: LayoutPlan, is_estimate: bool) -> str:
-    """Return bytes per atom and frame, beside those of the source."""
+    """Return bytes per atom and frame, of the output and of the source."""
     density = plan.nbytes / (plan.n_frames * plan.n_atoms)
     is_similar = _is_bitpacked(plan) and plan.keeps_integers and plan.compression is None
     return (

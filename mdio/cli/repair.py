@@ -22,7 +22,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Repair, or list what is lost; return 1 if damage remains."""
+    """Repair, or list lost frames; return 1 if damage remains."""
     with open_layout(args.out, verify=False) as layout:
         n_frames = layout.info.n_frames
     with progress_bar(n_frames if args.against else 0, "repair", args) as progress:

@@ -62,7 +62,7 @@ NODE_PREFIX = "node-"
 FREE_SHARE, MAX_FREE_NBYTES = 0.1, 8 << 30
 """Without a limit, this share of the disk stays free, but at most this many bytes."""
 EVICT_TO_SHARE = 0.9
-"""Eviction continues down to this share of the limit, so that it is seldom needed."""
+"""Eviction continues until the cache has this share of its limit, so that it is rare."""
 
 
 def is_private(status: os.stat_result) -> bool:

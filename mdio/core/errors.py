@@ -27,7 +27,7 @@ FOREIGN_ERRORS = (
     *(OSError, LookupError, RuntimeError, ValueError, TypeError),
     *(AttributeError, ArithmeticError, MemoryError),
 )
-"""What h5py, zarr and its codecs raise for damaged or unexpected data."""
+"""Exceptions of h5py, zarr and codecs for damaged or unexpected data."""
 
 
 class MdioError(Exception):
@@ -104,7 +104,7 @@ class BlockError(MdioError, RuntimeError):
 
 
 class WorkerDiedError(BlockError):
-    """The process that worked on a block has ended, by a signal or by itself."""
+    """A worker process has ended before its block was done, by a signal or an exit."""
 
 
 class MissingExtraError(MdioError, ImportError):

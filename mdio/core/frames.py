@@ -29,7 +29,7 @@ FIELDS = ("positions", "velocities", "forces")
 """The per-atom arrays of a block, in the order in which everything loops over them."""
 
 H5MD_NAMES = {"positions": "position", "velocities": "velocity", "forces": "force"}
-"""What H5MD calls each of `FIELDS`."""
+"""Names of `FIELDS` in H5MD."""
 
 PAGE_NBYTES, OFFSET_IN_PAGE = 4096, 256
 """Bytes of a page of memory, and where in it a large array begins."""
@@ -346,7 +346,7 @@ NOT_ROUNDED, NO_FLAWS = Rounding(), Flaws()
 
 @dataclass(frozen=True, slots=True)
 class TrajectoryInfo:
-    """What is known of a trajectory without reading its frames.
+    """The information on a trajectory that is known without reading its frames.
 
     Examples
     --------
@@ -374,7 +374,7 @@ class TrajectoryInfo:
     sparse: tuple[str, ...] = ()
     """Per-atom fields that some frames lack; all their values are NaN in these frames."""
     groups: Mapping[str, int] = field(default_factory=dict)
-    """Stored atom groups besides the full system, with their numbers of atoms."""
+    """Stored atom groups, without the full system, and their numbers of atoms."""
     chunk_frames: int | None = None
     """Frames in the smallest unit that is read whole; None where any frame is read alone."""
     chunk_atoms: int | None = None
@@ -386,7 +386,7 @@ class TrajectoryInfo:
     nbytes: int = 0
     """Bytes on disk."""
     source: Mapping[str, Any] | None = None
-    """Fingerprint of what it was converted from; None for native files."""
+    """Fingerprint of its source; None for native files."""
     flaws: Flaws = NO_FLAWS
 
     @classmethod

@@ -97,7 +97,7 @@ def check_types(options: Any) -> None:
 
 
 def _expected(types: list[str], value: Any) -> str | None:
-    """Return what to give in place of `value`; None if an option of these types accepts it."""
+    """Return advice for an invalid `value`; None if an option of these types accepts it."""
     is_text, takes_words = isinstance(value, str), any("Literal" in kind for kind in types)
     if "bool" in types:
         return None if value in (True, False) else "True or False"

@@ -74,7 +74,7 @@ DAMAGE_ERRORS = (
     *(ValueError, LookupError, TypeError, AttributeError),
     *(zlib.error, ArithmeticError, RecursionError, MemoryError),
 )
-"""What damaged bytes of a topology raise."""
+"""Exceptions that damaged bytes of a topology raise."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ AXIS_UNITS = {
 REMOVED_OPTIONS = {
     "per_rank": "h5md is one file; in zarr and segments each rank writes files of its own"
 }
-"""What replaces removed options."""
+"""Replacements of removed options."""
 
 
 def did_you_mean(word: str, candidates: Iterable[str]) -> str:
@@ -51,7 +51,7 @@ def list_text(names: Sequence[str]) -> str:
 
 
 def plural(number: int, noun: str) -> str:
-    """Return a number and what it counts: ``1 rank``, ``3 passes``, ``2 trajectories``."""
+    """Return a number and its noun: ``1 rank``, ``3 passes``, ``2 trajectories``."""
     if number != 1 and noun.endswith("ory"):
         noun = f"{noun[:-1]}ies"
     elif number != 1:

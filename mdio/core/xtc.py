@@ -121,7 +121,7 @@ def decode(
 
 
 CUT_MESSAGE = re.compile(r"frame (\d+) at byte (\d+): .*the file ends after")
-"""What `kernels.scan` says of a file that ends within a frame."""
+"""Message of `kernels.scan` for a file that ends within a frame."""
 
 
 def scan(path: Path) -> FrameIndex:

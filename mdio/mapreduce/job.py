@@ -285,7 +285,7 @@ class ReduceWork:
         self._trajectory = trajectory
 
     def _reduce_key(self, key: Any, pairs: KeyValuePairs) -> dict[str, NDArray[Any]]:
-        """Return the row of a key; raises what the reduce raises, and for a row of other things."""
+        """Return the row of a key; raises its errors, TypeError, ValueError: invalid rows."""
         index = pairs.frame_index
         values = self._reduce(
             key, self._frames.number[index], self._frames.time[index], pairs.values

@@ -307,7 +307,7 @@ def _is_in_working_folder(module: Any) -> bool:
 
 
 def _result(future: Any, label: str) -> Any:
-    """Return what the task returned, or raise what it failed with, naming the item."""
+    """Return the task's result, or raise its error with the item's name."""
     if future.status == "finished":
         return future.result()
     if future.status == "cancelled":

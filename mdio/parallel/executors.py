@@ -114,7 +114,7 @@ class Executor(Closable, ABC):
     """Whether `imap` calls the function itself in this process, one item after the other."""
     shares_files: ClassVar[bool] = False
     """Whether workers see the folders of this machine, and this process the files they write."""
-    takes_at_once: ClassVar[bool] = False
+    allows_buffer_reuse: ClassVar[bool] = False
     """Whether each result is used before its worker's next call, which may reuse the memory."""
     tasks: Sequence[dict[str, Any]] = ()
     """Records of the tasks of the last finished `imap`, where known: worker and times."""
@@ -210,7 +210,7 @@ def results_of(
     describe: Callable[[Item], str] = str,
     **options: Any,
 ) -> Iterator[tuple[int, Result]]:
-    """Yield what `imap` of an executor, which may be a user's own, yields.
+    """Yield the results of an executor's `imap`, after checking them.
 
     Raises PlanError: it yields anything but (number of an item, result), once for each item.
     BlockError: the result of an item is missing.
@@ -314,7 +314,7 @@ class Serial(Executor):
     """
 
     name = "serial"
-    shares_memory = shares_files = takes_at_once = True
+    shares_memory = shares_files = allows_buffer_reuse = True
 
     @property
     def n_workers(self) -> int:
@@ -361,7 +361,7 @@ class Processes(Executor):
     """
 
     name = "processes"
-    shares_files = takes_at_once = True
+    shares_files = allows_buffer_reuse = True
 
     def __init__(self, n_workers: int | None = None) -> None:
         self._n_workers = check_count(n_workers, "worker processes")

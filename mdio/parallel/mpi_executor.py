@@ -64,7 +64,7 @@ class MPIExecutor(Executor):
     """
 
     name = "mpi"
-    takes_at_once = True
+    allows_buffer_reuse = True
     ranks = property(lambda self: self)
 
     def __init__(self, comm: Any, *, to_all: bool = True, grace_s: float = GRACE_S) -> None:
@@ -121,7 +121,7 @@ class MPIExecutor(Executor):
             )
 
     def from_owner(self, make: Callable[[], Result]) -> Result:
-        """Return on every rank what `make` returns on rank 0, or raise what it raises there."""
+        """Return on every rank the result of `make` on rank 0, or raise its error."""
         outcome: tuple[Result | None, BaseException | None] = (None, None)
         error: Exception | None = None
         if self.is_owner:

@@ -92,7 +92,7 @@ def _send(pipe: Connection[Any, Any], value: object) -> None:
 
 
 def _receive(pipe: Connection[Any, Any]) -> Any:
-    """Receive what `_send` sent; arrays are received in place, unlike by `recv_bytes_into`."""
+    """Receive a message of `_send`; arrays are received in place, unlike `recv_bytes_into`."""
     sizes, head = pipe.recv()
     buffers = [np.empty(size, np.uint8) for size in sizes]
     for buffer in buffers:

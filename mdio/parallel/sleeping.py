@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 MAX_SLEEP_S = 0.002
 ROOT = 0
-"""The rank that gives, or gathers, what concerns all."""
+"""The rank that broadcasts and gathers values of all ranks."""
 SIZE_NBYTES, BODY_NBYTES = 8, 1016
 """Bytes of the first message: of the object's size, and of the object itself if it fits. Each
 exchange waits for the last rank, so small objects travel together with their size."""

@@ -73,7 +73,7 @@ class Lines:
 _NUMBER = re.compile(rb"[-+]?\d+\.\d+")
 _REAL = re.compile(rb"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eEdD][-+]?\d+)?")
 MIN_DECIMALS, MIN_DIGITS = 3, 6
-"""Of a last number, so that it counts as complete."""
+"""Least decimals and digits with which the last number of a file counts as complete."""
 MAX_QUOTED = 60
 """Most characters of a line in a message."""
 
@@ -110,7 +110,7 @@ class TextFormat(ABC):
 
     has_length_unit: bool = True
     counted_in: str = "frames"
-    """What times are counted in if frames have none: ``frames`` or ``steps``."""
+    """Unit in which times are counted if frames have none: ``frames`` or ``steps``."""
     needs_n_atoms: bool = False
 
     def __init__(self, format_name: str, options: Mapping[str, Any]) -> None:
@@ -133,7 +133,7 @@ class TextFormat(ABC):
         return to_text(raw)
 
     def read(self, raw: bytes, n_atoms: int) -> Snapshot:
-        """Return a frame; raises FrameError, or what MDAnalysis raises."""
+        """Return a frame; raises FrameError, and any error of MDAnalysis."""
         return self._read_by_mdanalysis(self.text_for_mdanalysis(raw), n_atoms)
 
     def _read_by_mdanalysis(self, text: str, n_atoms: int) -> Snapshot:
@@ -158,7 +158,7 @@ class TextFormat(ABC):
         return reader
 
     def made_up(self) -> Iterator[str]:
-        """Yield notes on what else is made up."""
+        """Yield notes on other values that are made up."""
         yield from ()
 
 

@@ -401,7 +401,7 @@ def load_kernel(name: str) -> type[Kernel]:
 
 
 def describe_kernels(**_: Any) -> dict[str, str]:
-    """Return what each of `KERNELS` computes, for shells that complete its name."""
+    """Return a description of each of `KERNELS`, for the completion of shells."""
     descriptions = {name: load_kernel(name).__doc__ or "" for name in KERNELS}
     return {name: re.split("[:\n]", text)[0] for name, text in descriptions.items()}
 

@@ -167,7 +167,7 @@ class Journal:
         self._n_flushed = self._n_records = len(records)
 
     def add(self, record: Record, files: Iterable[Path]) -> None:
-        """Write a record of what `files` hold, which are flushed later; raises OSError."""
+        """Write the record of a piece in `files`, which are flushed later; raises OSError."""
         if self._failure is not None:
             raise self._failure
         with self._lock:

@@ -125,7 +125,7 @@ def uncounted() -> Iterator[None]:
 
 @contextmanager
 def reading_from(cache: ByteSource | None) -> Iterator[None]:
-    """Have this thread read from `cache` what it has, else from files; None = from files."""
+    """Have this thread read from `cache` first, then from files; None = from files alone."""
     former_cache, reads.cache = reads.cache, cache
     try:
         yield
@@ -272,7 +272,7 @@ class OpenFile(Closable):
         return True
 
     def array(self, offset: int, nbytes: int) -> NDArray[np.uint8]:
-        """Return `nbytes` bytes from `offset` on; raises what `fill` raises."""
+        """Return `nbytes` bytes from `offset` on; raises the errors of `fill`."""
         out = uninitialised_array((nbytes,), np.uint8)
         self.fill(offset, out)
         return out

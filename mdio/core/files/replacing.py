@@ -272,7 +272,7 @@ def _link(source: str | Path, target: str | Path) -> None:
 
 
 def _is_partial(target: Path, former: Path) -> bool:
-    """Return whether `target` is what a process that was killed in `_link_tree` has made."""
+    """Return whether `target` is an incomplete folder of links by a killed `_link_tree`."""
 
     def is_link(path: Path) -> bool:
         original, status = former / path.relative_to(target), path.lstat()

@@ -196,7 +196,7 @@ class Disk:
         """Fetch the end of a file for a library that opens it; see `objects.prefetch_end`."""
 
     def forget_end(self, path: Path) -> None:
-        """Forget what `prefetch_end` has kept, when the library has opened the file."""
+        """Drop the bytes that `prefetch_end` kept, when the library has opened the file."""
 
     def upload(self, target: Path, **options: Any) -> Upload | None:  # noqa: ARG002
         """Return the upload of an output to `target`; None if outputs are built in place."""

@@ -73,7 +73,7 @@ def test_a_kernel_of_the_same_name_elsewhere_is_told(adk, folder):
     done = analyze(folder, *words, PYTHONPATH=str(elsewhere))
     assert done.returncode == 0
     here = folder / "mykernels.py"
-    assert f"is that of {elsewhere / 'mykernels.py'}, and not of {here}: give" in done.stderr
+    assert f"is in {elsewhere / 'mykernels.py'}, and not in {here}: give" in done.stderr
 
 
 CUTOFF = """import numpy as np

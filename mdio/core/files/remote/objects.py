@@ -165,7 +165,7 @@ class ObjectState:
         )
 
     def status(self, file_type: int) -> os.stat_result:
-        """Return it as the status of a file; the inode stands for the ETag."""
+        """Return the state as the status of a file, with an inode made from the ETag."""
         inode = zlib.crc32(self.tag.encode())
         seconds = self.modified_ns // 10**9
         times = {"st_mtime_ns": self.modified_ns}
