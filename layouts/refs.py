@@ -251,13 +251,16 @@ class RefsWriter(LayoutWriter):
         yield from _array_metadata(
             "position", table.dtype, shape, table.chunk, table.unit, table.codec
         )
-        i = 0
+        row = 0
         for number, table in enumerate(self._tables):
             url = f"{{{{f{number}}}}}"
             for offsets, sizes in zip(table.offset.tolist(), table.nbytes.tolist(), strict=True):
-                for j, k in product(*map(range, table.offset.shape[1:])):
-                    yield f"position/{i}.{j}.{k}", [url, offsets[j][k], sizes[j][k]]
-                i += 1
+                for column, part in product(*map(range, table.offset.shape[1:])):
+                    yield (
+                        f"position/{row}.{column}.{part}",
+                        [url, offsets[column][part], sizes[column][part]],
+                    )
+                row += 1
 
 
 def _array_metadata(

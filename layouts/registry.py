@@ -166,7 +166,7 @@ def refuse_parts(out: Path) -> None:
             )
 
 
-def members_at(cls: type[Layout], path: Path) -> dict[str, Path]:
+def find_members(cls: type[Layout], path: Path) -> dict[str, Path]:
     """Return the paths of the trajectories of an ensemble at `path`, by label."""
     if cls.facts.members is None or not store_at(path).holds_ensembles:
         return {}
@@ -252,7 +252,7 @@ def _instantiate(cls: type[Layout], path: Path, options: dict[str, Any]) -> Layo
 
 def _path_in_ensemble(cls: type[Layout], path: Path, options: dict[str, Any]) -> Path:
     """Return the path of the trajectory that ``group`` names, or `path` if it is no ensemble."""
-    members = members_at(cls, path)
+    members = find_members(cls, path)
     if not members:
         return path
     labels = list(members)

@@ -222,7 +222,7 @@ class LayoutWriter(ABC):
         raise NotImplementedError
 
     def finish_moving(self) -> None:
-        """Remove the files from which `find` moved pieces, which are then in the journal (owner)."""
+        """Remove the files from which `find` moved pieces; the journal has them then (owner)."""
 
     @abstractmethod
     def encode(self, start: int, block: FrameBlock) -> list[EncodedChunk]:

@@ -67,7 +67,7 @@ def written_by_mdio(path: str | PathLike[str]) -> bool:
         return False
 
 
-def _manifest_at(path: Path) -> dict[str, Any]:
+def _read_manifest(path: Path) -> dict[str, Any]:
     """Return the manifest of a file or an ensemble of mdio; empty for anything else."""
     from mdio.layouts.h5md.io import manifest_text
 
@@ -81,16 +81,18 @@ def _manifest_at(path: Path) -> dict[str, Any]:
     return manifest if isinstance(manifest, dict) else {}
 
 
-def parts_at(path: Path) -> Path | None:
+def find_parts_folder(path: Path) -> Path | None:
     """Return the folder beside an output at `path` that holds its parts; None if it has none."""
-    return own_parts_folder(path, _manifest_at(path).get("parts_folder")) if is_hdf5(path) else None
+    return (
+        own_parts_folder(path, _read_manifest(path).get("parts_folder")) if is_hdf5(path) else None
+    )
 
 
-def members_at(path: Path) -> dict[str, Path]:
+def find_members(path: Path) -> dict[str, Path]:
     """Return the files of an ensemble's trajectories by label; empty if it is not an ensemble."""
     if not path.is_dir() and (is_sealed(path) or not is_hdf5(path)):
         return {}
-    manifest, folder = _manifest_at(path), path
+    manifest, folder = _read_manifest(path), path
     if "members" not in manifest:
         return {}
     from mdio.layouts.chunked.own import check_members, labels_in
@@ -118,8 +120,8 @@ class H5MDLayout(BackendLayout):
         suffixes=(".h5md", ".h5"),
         options=frozenset({"group", "convert_units", "length_unit"}),
         continuation="mdio.layouts.continuation:H5MDContinuation",
-        members="mdio.layouts.h5md.layout:members_at",
-        parts="mdio.layouts.h5md.layout:parts_at",
+        members="mdio.layouts.h5md.layout:find_members",
+        parts="mdio.layouts.h5md.layout:find_parts_folder",
         imported_modules=("mdio.layouts.h5md.own",),
         keeps_columns=True,
         keeps_topology=True,
@@ -147,7 +149,7 @@ class H5MDLayout(BackendLayout):
 
     @classmethod
     def uuid_at(cls, path: Path) -> str | None:
-        uuid = _manifest_at(path).get("uuid")
+        uuid = _read_manifest(path).get("uuid")
         return uuid if isinstance(uuid, str) else None
 
     def _damage(self, error: Exception, failure: str) -> CorruptLayoutError | None:

@@ -7,7 +7,7 @@ verifies each part as a file of its own.
 
 An ensemble in a file has ``/particles/LABEL`` for each trajectory, an external link to the full
 system in ``NAME.h5md.parts/LABEL.h5md``, which is an H5MD file of mdio by itself
-(`mdio.layouts.h5md.layout.members_at`).
+(`mdio.layouts.h5md.layout.find_members`).
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from mdio.core.errors import MdioError, PlanError, unreadable_error
 from mdio.core.files.store import AnyPath, path_list, store_at
 from mdio.core.words import did_you_mean
 from mdio.layouts.base import Layout
-from mdio.layouts.registry import FALLBACK, LAYOUTS, layout_class, members_at, open_layout
+from mdio.layouts.registry import FALLBACK, LAYOUTS, find_members, layout_class, open_layout
 from mdio.layouts.views import check_overlap
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def ensemble_members(path: Any, group: str | None = None) -> dict[str, Path]:
         names = [name for name in LAYOUTS if name != FALLBACK] if ensemble_path.exists() else []
         classes = (layout_class(name) for name in names)
         layout_type = next((cls for cls in classes if cls.sniff(ensemble_path)), None)
-        members = {} if layout_type is None else members_at(layout_type, ensemble_path)
+        members = {} if layout_type is None else find_members(layout_type, ensemble_path)
     except MdioError:
         raise
     except OSError as error:

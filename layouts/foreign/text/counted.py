@@ -20,7 +20,7 @@ from mdio.core.boxes import boxes_from_vectors
 from mdio.layouts.foreign.snapshot import Snapshot
 from mdio.layouts.foreign.text.format import (
     FrameError,
-    FrameSpan,
+    FrameRecord,
     Lines,
     TextFormat,
     integer,
@@ -45,13 +45,13 @@ class XYZ(TextFormat):
 
     has_length_unit = False
 
-    def spans(self, lines: Lines, nbytes: int | None) -> Iterator[FrameSpan]:
+    def records(self, lines: Lines, nbytes: int | None) -> Iterator[FrameRecord]:
         while lines.peek():
             start = lines.offset
             n_atoms = integer(lines.next(), "a number of atoms")
             comment = lines.next()
             skip_atoms(lines, n_atoms, nbytes, XYZ_NBYTES)
-            yield FrameSpan(start, lines.offset, n_atoms, notes=_notes(comment))
+            yield FrameRecord(start, lines.offset, n_atoms, notes=_notes(comment))
 
     def text_for_mdanalysis(self, raw: bytes) -> str:
         """Return the frame with the columns that MDAnalysis reads."""
@@ -155,7 +155,7 @@ _BOX = re.compile(rb"(?:\s*[-+]?\d*\.?\d+(?:[eEdD][-+]?\d+)?(?=\s)){6}\s*")
 class Tinker(TextFormat):
     """A trajectory of TINKER."""
 
-    def spans(self, lines: Lines, nbytes: int | None) -> Iterator[FrameSpan]:
+    def records(self, lines: Lines, nbytes: int | None) -> Iterator[FrameRecord]:
         while line := lines.peek():
             start = lines.offset
             lines.next()
@@ -165,7 +165,7 @@ class Tinker(TextFormat):
             if _BOX.fullmatch(lines.peek()):
                 lines.next()
             skip_atoms(lines, n_atoms, nbytes, TINKER_NBYTES)
-            yield FrameSpan(start, lines.offset, n_atoms)
+            yield FrameRecord(start, lines.offset, n_atoms)
 
     def is_complete_without_newline(self, raw: bytes) -> bool:  # noqa: ARG002
         """Return False: lines end with numbers of atoms, which may be truncated."""
@@ -186,7 +186,7 @@ _LENGTH = re.compile(rb"-?\d+\.\d{5}")
 class GRO(TextFormat):
     """GRO, of one frame or many."""
 
-    def spans(self, lines: Lines, nbytes: int | None) -> Iterator[FrameSpan]:
+    def records(self, lines: Lines, nbytes: int | None) -> Iterator[FrameRecord]:
         while title := lines.peek():
             start = lines.offset
             lines.next()
@@ -202,7 +202,7 @@ class GRO(TextFormat):
             fields = {"time"} if _TIME.search(title) else set()
             if len(atom.rstrip()) >= NAMES_WIDTH + 6 * _width(atom):
                 fields.add("velocities")
-            yield FrameSpan(start, lines.offset, n_atoms, frozenset(fields))
+            yield FrameRecord(start, lines.offset, n_atoms, frozenset(fields))
 
     def is_complete_without_newline(self, raw: bytes) -> bool:
         """Return whether the numbers of the box have as many decimals each, at least three."""
@@ -278,7 +278,7 @@ class MDCRD(TextFormat):
     needs_n_atoms = True
     _has_box: bool | None = None
 
-    def spans(self, lines: Lines, nbytes: int | None) -> Iterator[FrameSpan]:
+    def records(self, lines: Lines, nbytes: int | None) -> Iterator[FrameRecord]:
         n_atoms = int(self.options["n_atoms"])
         n_full, n_rest = divmod(3 * n_atoms, PER_LINE)
         lines.next()
@@ -301,7 +301,7 @@ class MDCRD(TextFormat):
                 self._has_box = n_atoms > 1 and _n_numbers(line) == 3
             if self._has_box:
                 _check_count(lines.next(), 3, n_atoms)
-            yield FrameSpan(start, lines.offset, n_atoms)
+            yield FrameRecord(start, lines.offset, n_atoms)
 
     def is_complete_without_newline(self, raw: bytes) -> bool:  # noqa: ARG002
         """Return True: numbers have a fixed width, which was checked."""

@@ -19,7 +19,7 @@ import numpy as np
 from mdio.layouts.foreign.snapshot import Snapshot
 from mdio.layouts.foreign.text.format import (
     FrameError,
-    FrameSpan,
+    FrameRecord,
     Lines,
     SameAtoms,
     TextFormat,
@@ -103,7 +103,7 @@ class LAMMPS(TextFormat):
         """Style of the last ``ITEM: UNITS``; empty without one, and for ``lj``."""
         self._has_time = False
 
-    def spans(self, lines: Lines, nbytes: int | None) -> Iterator[FrameSpan]:
+    def records(self, lines: Lines, nbytes: int | None) -> Iterator[FrameRecord]:
         while lines.peek():
             start = lines.offset
             frame = self._read_header(lines)
@@ -115,7 +115,7 @@ class LAMMPS(TextFormat):
             if self._has_ids is None:
                 self._has_ids = "id" in frame.columns
             skip_atoms(lines, frame.n_atoms, nbytes, MIN_DUMP_ATOM_NBYTES)
-            yield FrameSpan(
+            yield FrameRecord(
                 start,
                 lines.offset,
                 frame.n_atoms,
@@ -335,7 +335,7 @@ class History(TextFormat):
         super().__init__(format_name, options)
         self._same_atoms = SameAtoms("number")
 
-    def spans(self, lines: Lines, nbytes: int | None) -> Iterator[FrameSpan]:
+    def records(self, lines: Lines, nbytes: int | None) -> Iterator[FrameRecord]:
         lines.next_lines(2)
         while lines.peek():
             start = lines.offset
@@ -358,7 +358,7 @@ class History(TextFormat):
             skip_atoms(lines, count, nbytes, MIN_HISTORY_ATOM_NBYTES // 4, n_atoms=n_atoms)
             fields = {"time", *("velocities", "forces")[: lines_per_atom - 2]}
             notes = _notes(key, cell)
-            yield FrameSpan(start, lines.offset, n_atoms, frozenset(fields), notes)
+            yield FrameRecord(start, lines.offset, n_atoms, frozenset(fields), notes)
 
     def text_for_mdanalysis(self, raw: bytes) -> str:
         """Return a file of one frame, with the header of its contents.

@@ -88,7 +88,7 @@ class FrameError(Exception):
 
 
 @dataclass(slots=True)
-class FrameSpan:
+class FrameRecord:
     """The bytes of a frame, and its contents as far as finding the frames shows them."""
 
     start: int
@@ -118,7 +118,7 @@ class TextFormat(ABC):
         self.options = dict(options)
 
     @abstractmethod
-    def spans(self, lines: Lines, nbytes: int | None) -> Iterator[FrameSpan]:
+    def records(self, lines: Lines, nbytes: int | None) -> Iterator[FrameRecord]:
         """Yield the frames in order; raises FrameError where no frame begins, or one is incomplete.
 
         `nbytes`: size of the file; None if it is compressed.
@@ -332,11 +332,11 @@ class TextFrames(ForeignFrames):
         problem: FrameError | None = None
         with self._library_errors("divided into frames"):
             try:
-                for span in self.format.spans(lines, nbytes):
+                for record in self.format.records(lines, nbytes):
                     if last is not None:
                         self._add(last)
-                    self._check_atoms(span)
-                    last = span
+                    self._check_atoms(record)
+                    last = record
             except FrameError as error:
                 problem = error
             except (ValueError, LookupError, ArithmeticError) as error:
@@ -356,32 +356,32 @@ class TextFrames(ForeignFrames):
                 loss = LostBytes(str(self.path), n_frames, end, size - end, at_end=problem.at_end)
                 self.lost = (loss,)
 
-    def _check_atoms(self, span: FrameSpan) -> None:
+    def _check_atoms(self, record: FrameRecord) -> None:
         if not self._starts:
-            self.n_atoms, self._units = span.n_atoms, span.units
-        elif span.n_atoms != self.n_atoms:
+            self.n_atoms, self._units = record.n_atoms, record.units
+        elif record.n_atoms != self.n_atoms:
             raise SourceError(
-                f"{self.path}: frame {len(self._starts)} (byte {span.start}) has "
-                f"{plural(span.n_atoms, 'atom')}, the first has {self.n_atoms}; a trajectory "
+                f"{self.path}: frame {len(self._starts)} (byte {record.start}) has "
+                f"{plural(record.n_atoms, 'atom')}, the first has {self.n_atoms}; a trajectory "
                 "has the same atoms throughout: write the others into a file of their own"
             )
-        elif span.units != self._units:
+        elif record.units != self._units:
             raise SourceError(
-                f"{self.path}: frame {len(self._starts)} (byte {span.start}) is in units "
-                f"{span.units or 'lj, or none'}, those before in {self._units or 'lj, or none'}; a "
-                "trajectory has the same units throughout: write the others into a file of their "
+                f"{self.path}: frame {len(self._starts)} (byte {record.start}) is in units "
+                f"{record.units or 'lj, or none'}, those before in {self._units or 'lj, or none'}; "
+                "a trajectory has the same units throughout: write the others into a file of their "
                 "own, and join the files"
             )
 
-    def _add(self, span: FrameSpan) -> None:
-        self._n_frames_with.update(span.fields)
-        for note in span.notes:
+    def _add(self, record: FrameRecord) -> None:
+        self._n_frames_with.update(record.fields)
+        for note in record.notes:
             self._notes.setdefault(note, [len(self._starts), 0])[1] += 1
-        self._starts.append(span.start)
-        self._stops.append(span.stop)
+        self._starts.append(record.start)
+        self._stops.append(record.stop)
 
-    def _ends_complete(self, span: FrameSpan) -> bool:
-        raw = self._raw(span.start, span.stop)
+    def _ends_complete(self, record: FrameRecord) -> bool:
+        raw = self._raw(record.start, record.stop)
         return raw.endswith(b"\n") or self.format.is_complete_without_newline(raw)
 
     def _is_blank(self, start: int) -> bool:

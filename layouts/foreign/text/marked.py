@@ -18,7 +18,7 @@ from mdio.core.words import plural
 from mdio.layouts.foreign.snapshot import Snapshot
 from mdio.layouts.foreign.text.format import (
     FrameError,
-    FrameSpan,
+    FrameRecord,
     Lines,
     TextFormat,
     quoted,
@@ -55,8 +55,8 @@ class PDB(TextFormat):
     _n_without_cell = 0
     """Frames without a cell where others have one."""
 
-    def spans(self, lines: Lines, nbytes: int | None) -> Iterator[FrameSpan]:  # noqa: ARG002
-        first: FrameSpan | None = None
+    def records(self, lines: Lines, nbytes: int | None) -> Iterator[FrameRecord]:  # noqa: ARG002
+        first: FrameRecord | None = None
         n_cells, n_without_cell, header_cell, cells_follow_models = 0, 0, b"", False
         while model := self._next_model(lines):
             if first is None:
@@ -76,9 +76,9 @@ class PDB(TextFormat):
                 text = f"{model.n_atoms} atoms, the first frame has {first.n_atoms}"
                 raise FrameError(text, at_end=True)
             notes = () if model.is_ended or first is not None else (NO_END,)
-            span = FrameSpan(model.start, lines.offset, model.n_atoms, notes=notes)
-            first = first or span
-            yield span
+            record = FrameRecord(model.start, lines.offset, model.n_atoms, notes=notes)
+            first = first or record
+            yield record
 
     def made_up(self) -> Iterator[str]:
         if n := self._n_without_cell:
@@ -101,22 +101,22 @@ class PDB(TextFormat):
         is_in_model, line = False, b""
         while next_line := lines.peek():
             line = next_line
-            record = line[:6]
-            is_model = record == MODEL or line.rstrip() == MODEL.rstrip()
+            line_type = line[:6]
+            is_model = line_type == MODEL or line.rstrip() == MODEL.rstrip()
             if is_model and model.n_atoms:
                 model.is_ended = True
                 return model
             lines.next()
-            if record.startswith(ATOMS):
+            if line_type.startswith(ATOMS):
                 model.n_atoms += 1
-            elif record == CELL:
+            elif line_type == CELL:
                 model.cells.append(line)
                 model.has_cell_inside |= is_in_model or model.n_atoms > 0
-            elif record == END_OF_MODEL or line.rstrip() == END:
+            elif line_type == END_OF_MODEL or line.rstrip() == END:
                 if model.n_atoms:
                     model.is_ended = True
                     return model
-                if record == END_OF_MODEL and is_in_model:
+                if line_type == END_OF_MODEL and is_in_model:
                     raise FrameError("a model without atoms")
             is_in_model |= is_model
         if not model.n_atoms and (model.cells or _may_be_cut(line)):
@@ -164,7 +164,7 @@ COUNTED = (b"ATOM", b"BOND")
 class MOL2(TextFormat):
     """Molecules, each a frame."""
 
-    def spans(self, lines: Lines, nbytes: int | None) -> Iterator[FrameSpan]:  # noqa: ARG002
+    def records(self, lines: Lines, nbytes: int | None) -> Iterator[FrameRecord]:  # noqa: ARG002
         while (line := lines.peek()) and not line.startswith(SECTION):
             if line.strip() and not line.startswith(b"#"):
                 raise FrameError(f"{quoted(line)} in place of @<TRIPOS>MOLECULE")
@@ -203,7 +203,7 @@ class MOL2(TextFormat):
                 raise FrameError(
                     f"no section {to_text(min(missing))}, which the first has", at_end=True
                 )
-            yield FrameSpan(start, lines.offset, int(counts[0]))
+            yield FrameRecord(start, lines.offset, int(counts[0]))
 
     @staticmethod
     def _sections(lines: Lines, max_lines: dict[bytes, int]) -> dict[bytes, int]:
@@ -253,7 +253,7 @@ class BlockError(FrameError):
 class TRC(TextFormat):
     """A trajectory of GROMOS."""
 
-    def spans(self, lines: Lines, nbytes: int | None) -> Iterator[FrameSpan]:  # noqa: ARG002
+    def records(self, lines: Lines, nbytes: int | None) -> Iterator[FrameRecord]:  # noqa: ARG002
         first, start, n_atoms = "", 0, 0
         blocks, first_blocks = list[str](), list[str]()
         name: str | None = None
@@ -264,13 +264,15 @@ class TRC(TextFormat):
             except BlockError as error:
                 # The rest after the last block of a frame does not belong to that frame.
                 if blocks and (not error.name or first.startswith(error.name)):
-                    yield self._span(start, offset, n_atoms, blocks, first_blocks, is_last=True)
+                    yield self._record(start, offset, n_atoms, blocks, first_blocks, is_last=True)
                 raise
             if not first and name in READ_BLOCKS:
                 first = name
             if first and name in ("", first):
                 if blocks:
-                    yield self._span(start, offset, n_atoms, blocks, first_blocks, is_last=not name)
+                    yield self._record(
+                        start, offset, n_atoms, blocks, first_blocks, is_last=not name
+                    )
                     first_blocks = first_blocks or blocks
                 start, blocks, n_atoms = offset, [], 0
             if first:
@@ -281,7 +283,7 @@ class TRC(TextFormat):
                 n_atoms = n_rows
 
     @staticmethod
-    def _span(
+    def _record(
         start: int,
         stop: int,
         n_atoms: int,
@@ -289,7 +291,7 @@ class TRC(TextFormat):
         first_blocks: list[str],
         *,
         is_last: bool,
-    ) -> FrameSpan:
+    ) -> FrameRecord:
         """Return a frame; raises FrameError if it lacks positions, or a block of frame 0."""
         if POSITIONS not in blocks:
             text = f"blocks {', '.join(blocks)} without {POSITIONS}"
@@ -301,7 +303,7 @@ class TRC(TextFormat):
             )
         fields = frozenset({"time"} if TIME in blocks else ())
         notes = tuple(f"blocks {name} are not read" for name in blocks if name not in READ_BLOCKS)
-        return FrameSpan(start, stop, n_atoms, fields, notes)
+        return FrameRecord(start, stop, n_atoms, fields, notes)
 
     def is_complete_without_newline(self, raw: bytes) -> bool:
         return raw.rstrip().endswith(b"\n" + BLOCK_END)
