@@ -75,12 +75,12 @@ def plan_padding(
     return 1 - item_nbytes * shape[0] * shape[1] / (n_chunks * stored_nbytes)
 
 
-def fit_parts(longest: int, total: int) -> int:
-    """Return a length of at most `longest` that cuts `total` into parts with little padding.
+def fit_parts(max_length: int, total: int) -> int:
+    """Return a length of at most `max_length` that cuts `total` into parts with little padding.
 
     The last part may be shorter than the others, by at most 15% of the length of all parts.
     """
-    length = math.ceil(total / math.ceil(total / min(longest, total)))
+    length = math.ceil(total / math.ceil(total / min(max_length, total)))
     while math.ceil(total / length) * length * (1 - MAX_PADDING) > total:
         length -= 1
     return length
@@ -123,14 +123,17 @@ def _best_candidate(candidates: list[tuple[int, float]]) -> tuple[int, float] | 
 def split_atoms(n_atoms: int, stripe_nbytes: int) -> int:
     """Return the atoms in a chunk of one large frame: about 4 MiB, in whole stripes."""
     target_nbytes = math.ceil(SPLIT_CHUNK_NBYTES / stripe_nbytes) * stripe_nbytes
-    ideal = max(1, round(12 * n_atoms / target_nbytes))
-    counts = sorted(range(math.ceil(0.6 * ideal), 2 * ideal + 1), key=lambda n: abs(n - ideal))
+    n_ideal_parts = max(1, round(12 * n_atoms / target_nbytes))
+    counts = sorted(
+        range(math.ceil(0.6 * n_ideal_parts), 2 * n_ideal_parts + 1),
+        key=lambda n: abs(n - n_ideal_parts),
+    )
     candidates = [
         (atoms, plan_padding((1, n_atoms), (1, atoms), stripe_nbytes))
         for atoms in (math.ceil(n_atoms / n_parts) for n_parts in counts[:MAX_CANDIDATES])
     ]
     best = _best_candidate(candidates)
-    return fit_parts(math.ceil(n_atoms / ideal), n_atoms) if best is None else best[0]
+    return fit_parts(math.ceil(n_atoms / n_ideal_parts), n_atoms) if best is None else best[0]
 
 
 def long_chunks(n_atoms: int, n_frames: int, max_frames: int, chunk_nbytes: int) -> tuple[int, int]:
@@ -140,13 +143,15 @@ def long_chunks(n_atoms: int, n_frames: int, max_frames: int, chunk_nbytes: int)
     return chunk_frames, fit_parts(math.ceil(n_atoms / n_parts), n_atoms)
 
 
-def group_frames(n_atoms: int, n_frames: int, chunk_frames: int, n_chunks: int, limit: int) -> int:
+def group_frames(
+    n_atoms: int, n_frames: int, chunk_frames: int, n_chunks: int, max_nbytes: int
+) -> int:
     """Return the frames of a group's chunks: those of 1, 2, 4, ... chunks of the full system.
 
-    As many as fit a piece, `limit` bytes, and the trajectory without too much padding.
+    As many as fit a piece, `max_nbytes` bytes, and the trajectory without too much padding.
     """
     frames = chunk_frames
-    while frames < chunk_frames * n_chunks and 24 * n_atoms * frames <= limit:
+    while frames < chunk_frames * n_chunks and 24 * n_atoms * frames <= max_nbytes:
         stored = math.ceil(n_frames / (2 * frames)) * 2 * frames
         if stored * (1 - MAX_PADDING) > n_frames:
             break

@@ -165,13 +165,13 @@ class OwnOutput(ABC, Generic[Array]):
     def read_into(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
     ) -> None:
-        first, last, (time, step, box) = self._cached_columns
-        if not first <= start <= stop <= last:
-            first, last = self._run_in_memory(start, stop)
+        first, end, (time, step, box) = self._cached_columns
+        if not first <= start <= stop <= end:
+            first, end = self._run_in_memory(start, stop)
             time, step, box = (
-                self.read_column(name, first, last) for name in ("time", "step", "box")
+                self.read_column(name, first, end) for name in ("time", "step", "box")
             )
-            self._cached_columns = first, last, (time, step, box)
+            self._cached_columns = first, end, (time, step, box)
         is_single = stop - start == 1  # NumPy copies a number four times as fast as a slice of one
         rows, out_rows = (
             (start - first, 0) if is_single else (slice(start - first, stop - first), ...)

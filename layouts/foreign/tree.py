@@ -103,16 +103,16 @@ class Sampling:
         self.has_times = first.time is not None
         """Whether all frames have a time; otherwise they are counted."""
         self.has_steps = first.step is not None
-        if all(_have_same_frames(first, other) for other in series.values()):
+        if all(_have_same_frames(first, element) for element in series.values()):
             return
         steps = {}
-        for name, other in series.items():
-            if other.step is None:
+        for name, element in series.items():
+            if element.step is None:
                 raise ValueError(
-                    f"{name} of {other.n_frames} frames beside positions of {first.n_frames}, "
+                    f"{name} of {element.n_frames} frames beside positions of {first.n_frames}, "
                     "without steps of its own"
                 )
-            steps[name] = other.step.read(0, other.n_frames).astype(np.int64)
+            steps[name] = element.step.read(0, element.n_frames).astype(np.int64)
             if not (np.diff(steps[name]) > 0).all():
                 raise ValueError(f"the steps of {name} do not increase, others have other steps")
         self._steps = np.unique(np.concatenate(list(steps.values())))
@@ -121,9 +121,9 @@ class Sampling:
             rows = np.full(self.n_frames, -1, np.int64)
             rows[np.searchsorted(self._steps, array_steps)] = np.arange(len(array_steps))
             self._rows[name] = rows
-        self._series_rows = [(other, self._rows[name]) for name, other in series.items()]
-        timed = [rows >= 0 for other, rows in self._series_rows if other.time is not None]
-        self.has_times = bool(timed) and bool(np.any(timed, axis=0).all())
+        self._series_rows = [(element, self._rows[name]) for name, element in series.items()]
+        is_timed = [rows >= 0 for element, rows in self._series_rows if element.time is not None]
+        self.has_times = bool(is_timed) and bool(np.any(is_timed, axis=0).all())
         self.has_steps = True
 
     def rows(self, name: str, start: int, stop: int) -> tuple[int, int, NDArray[np.bool_] | None]:
@@ -164,20 +164,14 @@ class Sampling:
         return times
 
 
-def _have_same_frames(first_series: Series, second_series: Series) -> bool:
-    if first_series.n_frames != second_series.n_frames:
+def _have_same_frames(series: Series, other: Series) -> bool:
+    if series.n_frames != other.n_frames:
         return False
-    if (
-        first_series.step is None
-        or second_series.step is None
-        or first_series.step is second_series.step
-    ):
+    if series.step is None or other.step is None or series.step is other.step:
         return True
-    for first in range(0, first_series.n_frames, 1 << 20):
-        end = min(first + (1 << 20), first_series.n_frames)
-        if not np.array_equal(
-            first_series.step.read(first, end), second_series.step.read(first, end)
-        ):
+    for first in range(0, series.n_frames, 1 << 20):
+        end = min(first + (1 << 20), series.n_frames)
+        if not np.array_equal(series.step.read(first, end), other.step.read(first, end)):
             return False
     return True
 
@@ -447,16 +441,16 @@ class ForeignTrajectory(ABC):
             if atoms is not None and not atoms.size:
                 return
             for field, out in block.present().items():
-                first, last, has_row = self._sampling.rows(field, start, stop)
+                first, end, has_row = self._sampling.rows(field, start, stop)
                 rows, frames = out, np.arange(start, stop)
                 if has_row is not None:
-                    rows = np.empty((last - first, *out.shape[1:]), np.float32)
+                    rows = np.empty((end - first, *out.shape[1:]), np.float32)
                     frames = frames[has_row]
-                if first < last and self._values[field].shape[2] == 2:
+                if first < end and self._values[field].shape[2] == 2:
                     two_dimensional = np.empty((*rows.shape[:2], 2), np.float32)
                     self._read_rows(field, frames, first, atoms, two_dimensional)
                     rows[:, :, :2], rows[:, :, 2] = two_dimensional, 0
-                elif first < last:
+                elif first < end:
                     self._read_rows(field, frames, first, atoms, rows)
                 if has_row is not None:
                     out[has_row] = rows
@@ -473,9 +467,9 @@ class ForeignTrajectory(ABC):
         out: NDArray[np.float32],
     ) -> None:
         """Fill `out`; atoms are sorted if the file has their numbers by frame."""
-        last = first + len(frames)
+        end = first + len(frames)
         if self._ids is None:
-            self._read_field(field, first, last, atoms, out)
+            self._read_field(field, first, end, atoms, out)
             return
         rows = self._id_rows[frames]
         if (rows < 0).any():
@@ -484,8 +478,8 @@ class ForeignTrajectory(ABC):
                 f"{self._ids.name}, so the order of its atoms is open; leave that frame out"
             )
         ids = np.asarray(self._ids[int(rows[0]) : int(rows[-1]) + 1])[rows - rows[0]]
-        values = np.empty((last - first, self.n_atoms, out.shape[2]), np.float32)
-        self._read_field(field, first, last, None, values)
+        values = np.empty((end - first, self.n_atoms, out.shape[2]), np.float32)
+        self._read_field(field, first, end, None, values)
         order = np.argsort(ids, axis=1, kind="stable")
         has_same_ids = np.take_along_axis(ids, order, axis=1) == np.sort(self._ids[0])
         if not has_same_ids.all():
@@ -534,7 +528,7 @@ class Cells:
         if n_axes not in (2, 3):
             raise SourceError(f"{path}: {box.name} has {n_axes} dimensions, expected 3 or 2")
         boundary = () if box is None else np.atleast_1d(child(box.attrs, "boundary", ()))
-        aperiodic = tuple(np.flatnonzero([text_of(one) == "none" for one in boundary]).tolist())
+        aperiodic = tuple(np.flatnonzero([text_of(text) == "none" for text in boundary]).tolist())
         if edges is None or (len(boundary) and len(aperiodic) == len(boundary)):
             return None
         per_frame = False
@@ -573,8 +567,8 @@ class Cells:
         """
         has_row = None
         if self.per_frame:
-            first, last, has_row = sampling.rows("box", start, stop)
-            edges = self.edges[first:last]
+            first, end, has_row = sampling.rows("box", start, stop)
+            edges = self.edges[first:end]
         else:
             edges = self.edges[()][np.newaxis]
         n_axes = edges.shape[-1]

@@ -169,11 +169,15 @@ class _Records:
 
     def next(self, name: str, nbytes: int | None = None) -> bytes:
         length = self._length()
-        n_left = self.file.nbytes - self.offset - 2 * self.size
-        if length is None or not 0 <= length <= n_left or (nbytes is not None and length != nbytes):
+        remaining_nbytes = self.file.nbytes - self.offset - 2 * self.size
+        if (
+            length is None
+            or not 0 <= length <= remaining_nbytes
+            or (nbytes is not None and length != nbytes)
+        ):
             expected = str(nbytes)
             if nbytes in (None, length):
-                expected = f"at most {max(n_left, 0)}, since the file ends there"
+                expected = f"at most {max(remaining_nbytes, 0)}, since the file ends there"
             raise SourceError(
                 f"{self.file.path}: the record of {name} at byte {self.offset} has a length of "
                 f"{length}, expected {expected}: the header is truncated or damaged"
@@ -515,9 +519,9 @@ class DCDLayout(NativeLayout):
             fields |= {name: all_fields[name].part(low, high) for name in "xyz" if low < high}
             atoms = None if atoms is None else atoms - low
         boxes[...] = 0
-        for first, last, arrays in self._file.records(start, stop, fields) if fields else ():
+        for first, end, arrays in self._file.records(start, stop, fields) if fields else ():
             _check_lengths(self.path, arrays, n_atoms, first)
-            rows = slice(first - start, last - start)
+            rows = slice(first - start, end - start)
             if "cell" in arrays:
                 cells = arrays["cell"]["values"].astype(float)
                 boxes[rows] = boxes_from_cells(cells, header.charmm_version)

@@ -128,10 +128,10 @@ def note_on_coarse_times(time: NDArray[np.float64], stored: NDArray[np.float64])
     """Return a sentence on times that differ when they are `stored`; None if none does much."""
     with np.errstate(invalid="ignore"):
         dt = abs(time[-1] - time[0]) / max(1, len(time) - 1) or 1.0
-        differ = np.abs(stored - time) > dt / 4
-    if not differ.any():
+        differs = np.abs(stored - time) > dt / 4
+    if not differs.any():
         return None
-    first = int(np.argmax(differ))
+    first = int(np.argmax(differs))
     return (
         f"times are stored in single precision, too coarse for steps of {dt:g} ps: frame "
         f"{first} is the first to differ, at {stored[first]:.10g} ps instead of "
@@ -144,7 +144,10 @@ def batch_checksums(record: PieceRecord, frame_nbytes: int | None) -> list[tuple
     if frame_nbytes is None:  # then a piece is one batch
         return [(record.crcs[str(record.start)][0], record.nbytes)]
     edges = [*sorted(map(int, record.crcs)), record.stop]
-    return [(record.crcs[str(a)][0], (b - a) * frame_nbytes) for a, b in pairwise(edges)]
+    return [
+        (record.crcs[str(start)][0], (stop - start) * frame_nbytes)
+        for start, stop in pairwise(edges)
+    ]
 
 
 def is_stored(record: PieceRecord, frame_nbytes: int | None, path: Path, offset: int) -> bool:
@@ -248,8 +251,8 @@ def native_plan(
         )
         plan = plan.replace(notes=tuple(notes))
     # An XTC frame has at most its header, and four bytes a number.
-    size = replace(encoder, sparse=()).frame_nbytes or 104 + 12 * info.n_atoms
-    return plan.replace(nbytes=encoder.header_nbytes + info.n_frames * size)
+    written_frame_nbytes = replace(encoder, sparse=()).frame_nbytes or 104 + 12 * info.n_atoms
+    return plan.replace(nbytes=encoder.header_nbytes + info.n_frames * written_frame_nbytes)
 
 
 def _xtc_precision(info: TrajectoryInfo, options: WriteOptions) -> dict[str, Any]:

@@ -216,14 +216,14 @@ class PositionalFile(OpenFile):
     def records(
         self, start: int, stop: int, fields: RecordFields
     ) -> Iterator[tuple[int, int, dict[str, NDArray[Any]]]]:
-        """Yield (first, last, their `fields`) of records ``start:stop``, some MiB at a time."""
+        """Yield (first, end, their `fields`) of records ``start:stop``, some MiB at a time."""
         reads = _plan_reads(fields)
         row_nbytes = sum(
             read.nbytes if skips_gaps(read.stride - read.nbytes, 1) else read.stride
             for read in reads
         )
-        for first, last in batches(start, stop, row_nbytes):
-            yield first, last, self._fetch(first, last, reads)
+        for first, end in batches(start, stop, row_nbytes):
+            yield first, end, self._fetch(first, end, reads)
 
 
 NO_ATOMS = np.empty(0, np.int64)

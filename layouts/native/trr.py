@@ -143,15 +143,15 @@ def scan(path: Path) -> FrameIndex:
         offsets: list[int] = []
         offset, n_atoms = 0, None
         while offset < file.nbytes:
-            raw, n_left = file.read(offset, FIXED_NBYTES), file.nbytes - offset
-            if offsets and n_left < FIXED_NBYTES:
+            raw, remaining_nbytes = file.read(offset, FIXED_NBYTES), file.nbytes - offset
+            if offsets and remaining_nbytes < FIXED_NBYTES:
                 break
             header = checked_header(raw, path, len(offsets), n_atoms)
-            if offsets and n_left < header.nbytes:
+            if offsets and remaining_nbytes < header.nbytes:
                 break
-            if n_left < header.nbytes:
+            if remaining_nbytes < header.nbytes:
                 raise SourceError(
-                    f"{path}: frame 0 is truncated: found {n_left} of its {header.nbytes} "
+                    f"{path}: frame 0 is truncated: found {remaining_nbytes} of its {header.nbytes} "
                     "bytes; 0 frames are whole. Copy the file again, or cut it to 0 bytes"
                 )
             n_atoms = header.n_atoms
@@ -273,23 +273,23 @@ class TRRLayout(ScannedLayout):
         if len(sizes) < len(shapes):  # frames of one size have different fields
             headers = self._headers(self._readable_frames)
             shapes = {(header.nbytes, header.present) for header in headers}
-        sets = [{*present} for _, present in shapes]
-        present = set().union(*sets)
+        field_sets = [{*present} for _, present in shapes]
+        present = set().union(*field_sets)
         if not present:
             raise SourceError(
                 f"{self.path}: none of the first frames holds positions, velocities or forces"
             )
-        return present, present - sets[0].intersection(*sets)
+        return present, present - field_sets[0].intersection(*field_sets)
 
     def _read_into(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
     ) -> None:
         sizes = self._sizes[start:stop]
         size_changes = np.flatnonzero(sizes[1:] != sizes[:-1]) + start + 1
-        for first, last in pairwise([start, *size_changes.tolist(), stop]):
-            while first < last:
-                part = block.frames(slice(first - start, last - start))
-                first += self._read_equal_frames(first, last, atoms, part)
+        for first, end in pairwise([start, *size_changes.tolist(), stop]):
+            while first < end:
+                part = block.frames(slice(first - start, end - start))
+                first += self._read_equal_frames(first, end, atoms, part)
 
     def _read_equal_frames(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock

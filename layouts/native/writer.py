@@ -200,9 +200,11 @@ class AppendingFileWriter(FileWriter):
 
     def _leading_pieces(self, records: Sequence[PieceRecord]) -> Sequence[PieceRecord]:
         """Return the pieces that follow each other from the first on, and note their offsets."""
-        by_start = {record.start: record for record in records}
+        record_by_start = {record.start: record for record in records}
         starts = [start for start, _ in self.plan.write_tasks()]
-        leading = [by_start[start] for start in takewhile(by_start.__contains__, starts)]
+        leading = [
+            record_by_start[start] for start in takewhile(record_by_start.__contains__, starts)
+        ]
         self._starts_to_append = deque(starts[len(leading) :])
         ends = list(accumulate((record.nbytes for record in leading), initial=0))
         self._offsets = {record.start: begin for record, begin in zip(leading, ends, strict=False)}

@@ -90,14 +90,14 @@ def read_frames(
             return
         first = 0
         while first < n_frames:
-            last = int(np.searchsorted(edges, edges[first] + BATCH_NBYTES, side="right")) - 1
-            last = max(last, first + 1)
-            nbytes, run = int(edges[last] - edges[first]), slice(first, last)
+            end = int(np.searchsorted(edges, edges[first] + BATCH_NBYTES, side="right")) - 1
+            end = max(end, first + 1)
+            nbytes, rows = int(edges[end] - edges[first]), slice(first, end)
             data = file.read_padded(int(edges[first]), nbytes, xtc_codec.kernels.PADDING)
-            out = positions[run], vectors[run], time[run], step[run]
-            run_edges = edges[first : last + 1]
+            out = positions[rows], vectors[rows], time[rows], step[rows]
+            run_edges = edges[first : end + 1]
             xtc_codec.decode(data, start + first, run_edges, index.n_atoms, *out, atoms, n_threads)
-            first = last
+            first = end
 
 
 def _read_headers(
@@ -190,7 +190,7 @@ class XTCLayout(ScannedLayout):
         precisions = {header.precision for header in self._headers(frames)}
         if len(precisions) > 1:
             precisions = {header.precision for header in self._headers(self._readable_frames)}
-        return max((one for one in precisions if one is not None), default=None)
+        return max((precision for precision in precisions if precision is not None), default=None)
 
     def _read_into(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock

@@ -311,24 +311,24 @@ class ChainLayout(Layout):
 
     def _parts(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
         """Yield (number of the source, start, stop of its frames) of a run of frames."""
-        for number, first, last in runs_in_parts(self._edges, start, stop):
-            yield number, first + self._starts[number], last + self._starts[number]
+        for number, first, end in runs_in_parts(self._edges, start, stop):
+            yield number, first + self._starts[number], end + self._starts[number]
 
     def _read_into(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
     ) -> None:
-        for number, first, last in self._parts(start, stop):
-            self._read_source(number, first, last, atoms, block.frames(slice(0, last - first)))
-            block = block.frames(slice(last - first, None))
+        for number, first, end in self._parts(start, stop):
+            self._read_source(number, first, end, atoms, block.frames(slice(0, end - first)))
+            block = block.frames(slice(end - first, None))
 
     @property
     def _inner_layouts(self) -> tuple[Layout, ...]:
         return self.sources
 
     def _inner_runs(self, start: int, stop: int) -> Iterator[tuple[Layout, int, int]]:
-        for number, first, last in self._parts(start, stop):
-            if first < last and self._open_source(number).info:
-                yield self._open_source(number), first, last
+        for number, first, end in self._parts(start, stop):
+            if first < end and self._open_source(number).info:
+                yield self._open_source(number), first, end
 
     def _read_source(
         self, number: int, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock

@@ -195,9 +195,9 @@ class _Joiner:
         if self.overlap is not None:
             return
         step, following_step = (self.stored[n].step_ps for n in (number, following))
-        apart_ps = begin - earlier.time_first_ps
+        offset_ps = begin - earlier.time_first_ps
         # A run that counts from its own beginning may have stored its first frame or not.
-        is_next = tolerance < apart_ps <= abs(earlier.dt_ps) + tolerance
+        is_next = tolerance < offset_ps <= abs(earlier.dt_ps) + tolerance
         if (
             step is not None
             and following_step is not None
@@ -210,7 +210,7 @@ class _Joiner:
                 f"give --overlap {KEEP_ALL} if each continues the one before, or keep-last, "
                 "keep-first to trust these times"
             )
-        if abs(apart_ps) <= tolerance:
+        if abs(offset_ps) <= tolerance:
             raise SourceError(
                 f"{texts} begin at the same time, as replicas do: they are not parts of one "
                 "trajectory. Store them as an ensemble with mdio convert --ensemble (in Python: "
@@ -406,9 +406,9 @@ def _ascends(values: NDArray[np.number]) -> bool:
 
 def are_times_missing(old: FrameKeys, new: FrameKeys) -> bool:
     """Return whether one of two files stores neither times nor steps."""
-    both = old, new
-    return not all(keys.has_times for keys in both) and not all(
-        keys.has_times or keys.has_steps for keys in both
+    both_keys = old, new
+    return not all(keys.has_times for keys in both_keys) and not all(
+        keys.has_times or keys.has_steps for keys in both_keys
     )
 
 
@@ -457,8 +457,8 @@ def match_frames(
         spacing = min(np.diff(keys).min(initial=np.inf) for keys in (old, new))
         tolerance = np.minimum(TIME_ROUNDING * np.abs(new), spacing / 4)
     nearest = np.searchsorted(old, new - tolerance).clip(max=len(old) - 1)
-    matched = np.flatnonzero(np.abs(old[nearest] - new) <= tolerance)
-    return nearest[matched].astype(np.int64), matched.astype(np.int64)
+    matches = np.flatnonzero(np.abs(old[nearest] - new) <= tolerance)
+    return nearest[matches].astype(np.int64), matches.astype(np.int64)
 
 
 class _Merger:

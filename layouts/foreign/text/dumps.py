@@ -99,7 +99,7 @@ class LAMMPS(TextFormat):
         super().__init__(format_name, options)
         self._same_ids = SameAtoms("id")
         self._has_ids: bool | None = None
-        self._style = ""
+        self._units_style = ""
         """Style of the last ``ITEM: UNITS``; empty without one, and for ``lj``."""
         self._has_time = False
 
@@ -121,7 +121,7 @@ class LAMMPS(TextFormat):
                 frame.n_atoms,
                 frozenset(fields),
                 note_on_axes(frame.periodic, f"BOX BOUNDS {frame.bounds}"),
-                self._style,
+                self._units_style,
             )
 
     def _read_header(self, lines: Lines) -> FrameHeader:
@@ -135,7 +135,7 @@ class LAMMPS(TextFormat):
                 style = to_text(lines.next()).strip()
                 if style not in (*STYLES, "lj"):
                     raise FrameError(f"units {style!r}, expected one of {', '.join(STYLES)}, lj")
-                self._style = style if style in STYLES else ""
+                self._units_style = style if style in STYLES else ""
                 self.has_length_unit = style in STYLES
             elif item == "TIME":
                 values["time"] = _time(lines.next())
@@ -168,7 +168,7 @@ class LAMMPS(TextFormat):
         """Return a frame; atoms are in the order of their ids."""
         head, rows = _head_and_rows(raw)
         frame = self._parse_header(head)
-        low, lengths, tilts = _corner(frame)
+        low, lengths, tilts = _cell_corner(frame)
         # MDAnalysis subtracts the corner from scaled coordinates, too, which do not include it.
         is_scaled = self._convention(frame.columns).startswith("scaled")
         text = _with_bounds(frame, np.zeros(3) if is_scaled else low, lengths, tilts, rows)
@@ -177,8 +177,8 @@ class LAMMPS(TextFormat):
         snapshot.box = without_axes(snapshot.box, frame.periodic)
         snapshot.step = frame.step
         snapshot.time = frame.time
-        if self._style:
-            self._convert(snapshot, STYLES[self._style])
+        if self._units_style:
+            self._convert(snapshot, STYLES[self._units_style])
         return snapshot
 
     def _convention(self, columns: list[str]) -> str:
@@ -215,16 +215,16 @@ class LAMMPS(TextFormat):
         """Return whether a truncated last line has all that is read."""
         head, rows = _head_and_rows(raw)
         columns = self._parse_header(head).columns
-        last_is_read = columns[-1] == "id" or columns[-1].strip("xyz") in ("", "v", "f")
-        last_is_read |= columns[-1].rstrip("su") in ("x", "y", "z")
+        reads_last_column = columns[-1] == "id" or columns[-1].strip("xyz") in ("", "v", "f")
+        reads_last_column |= columns[-1].rstrip("su") in ("x", "y", "z")
         has_all = len(rows[-1].split()) == len(columns)
-        return has_all and (not last_is_read or super().is_complete_without_newline(raw))
+        return has_all and (not reads_last_column or super().is_complete_without_newline(raw))
 
     def text_for_mdanalysis(self, raw: bytes) -> str:
         """Return the frame without the items that MDAnalysis does not know."""
         head, rows = _head_and_rows(raw)
         frame = self._parse_header(head)
-        return _with_bounds(frame, *_corner(frame), rows)
+        return _with_bounds(frame, *_cell_corner(frame), rows)
 
     @staticmethod
     def _convert(snapshot: Snapshot, units: Units) -> None:
@@ -239,7 +239,7 @@ class LAMMPS(TextFormat):
             snapshot.time *= units.time
 
     def made_up(self) -> Iterator[str]:
-        if self._has_time and not self._style:
+        if self._has_time and not self._units_style:
             yield "the dump names no unit of its times: assumed to be ps"
         if self._has_ids is False:
             yield (
@@ -277,18 +277,18 @@ def _head_and_rows(raw: bytes) -> tuple[bytes, list[str]]:
     return raw[:begin], text_lines(raw[begin:])
 
 
-def _corner(frame: FrameHeader) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _cell_corner(frame: FrameHeader) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the corner of a box, its lengths, and its tilt factors xy, xz, yz."""
     numbers = np.array([line.split() for line in frame.bound_lines], np.float64)
     tilts = numbers[:, 2] if numbers.shape[1] == 3 else np.zeros(3)
     low, high = numbers[:, 0].copy(), numbers[:, 1].copy()
-    below, above = _overhang(tilts)
+    below, above = _tilt_extent(tilts)
     low -= below
     high -= above
     return low, high - low, tilts
 
 
-def _overhang(tilts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _tilt_extent(tilts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return by how much the bounds of a tilted box exceed its corners."""
     xy, xz, yz = tilts
     below = np.array([min(0, xy, xz, xy + xz), min(0, yz), 0])
@@ -300,7 +300,7 @@ def _with_bounds(
     frame: FrameHeader, low: np.ndarray, lengths: np.ndarray, tilts: np.ndarray, rows: list[str]
 ) -> str:
     """Return a frame as MDAnalysis reads it, in a box that begins at `low`."""
-    below, above = _overhang(tilts)
+    below, above = _tilt_extent(tilts)
     is_tilted = frame.bounds.startswith("xy")
     bounds = [low + below, low + lengths + above, *([tilts] if is_tilted else [])]
     lines = [

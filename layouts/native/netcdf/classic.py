@@ -220,10 +220,10 @@ class ClassicFile:
 
     def n_complete_rows(self, name: str) -> int:
         variable = self.variables[name]
-        n_left = self.file.nbytes - variable.begin - variable.row_nbytes
-        if n_left < 0 or not variable.shape:
+        remaining_nbytes = self.file.nbytes - variable.begin - variable.row_nbytes
+        if remaining_nbytes < 0 or not variable.shape:
             return 0
-        return min(variable.shape[0], n_left // max(1, variable.stride) + 1)
+        return min(variable.shape[0], remaining_nbytes // max(1, variable.stride) + 1)
 
     def end_of_rows(self, n_rows: int) -> int:
         """Return the end of the first `n_rows` records; of rows where there are no records."""

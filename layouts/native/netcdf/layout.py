@@ -107,8 +107,8 @@ class NCDFEncoder(Encoder):
 
     @property
     def header_nbytes(self) -> int:
-        none = np.empty(0, np.int64)
-        return len(self.header(none.astype(np.float64), none))
+        no_frames = np.empty(0, np.int64)
+        return len(self.header(no_frames.astype(np.float64), no_frames))
 
     @property
     def frame_nbytes(self) -> int:
@@ -127,41 +127,43 @@ class NCDFEncoder(Encoder):
     def header(self, time: NDArray[np.float64], step: NDArray[np.int64]) -> bytes:  # noqa: ARG002
         sizes = dict(zip(DIMENSIONS, (0, self.n_atoms, 3, 3, 3, 5, len(self.codes)), strict=True))
         sizes = {name: size for name, size in sizes.items() if size or name == "frame"}
-        head = struct.pack(">4sI", b"CDF\x02", len(time))
-        head += struct.pack(">II", NC_DIMENSION, len(sizes))
+        header = struct.pack(">4sI", b"CDF\x02", len(time))
+        header += struct.pack(">II", NC_DIMENSION, len(sizes))
         for name, size in sizes.items():
-            head += _text(name) + struct.pack(">I", size)
-        head += _attributes(ATTRIBUTES)
-        fixed = [
+            header += _text(name) + struct.pack(">I", size)
+        header += _attributes(ATTRIBUTES)
+        fixed_variables = [
             (_variable(name, dimensions, NC_CHAR, {}), _padded(value))
             for name, (dimensions, value) in AXIS_LABELS.items()
             if self.has_box or name == "spatial"
         ]
         if self.codes:
             codes_variable = _variable(REMD_DIMTYPE, (REMD_DIMENSION,), NC_INT, {})
-            fixed.append((codes_variable, np.array(self.codes, ">i4").tobytes()))
+            fixed_variables.append((codes_variable, np.array(self.codes, ">i4").tobytes()))
         fields = self._dtype.fields
         records = [(name, *fields[name][:2]) for name in self._dtype.names or ()] if fields else []
-        head += struct.pack(">II", NC_VARIABLE, len(fixed) + len(records))
+        header += struct.pack(">II", NC_VARIABLE, len(fixed_variables) + len(records))
         descriptions = []
         for name, column, _ in records:
             nc_type = TYPES[column.base.str[1:]]
             unit = UNITS.get(name, "kelvin" if name == "temp0" else None)
             attributes: dict[str, str | float] = {} if unit is None else {"units": unit}
             attributes |= {"scale_factor": AMBER_VELOCITY} if name == "velocities" else {}
-            is_per_dimension = any(name == other and shape for other, _, shape in self.columns)
+            is_per_dimension = any(
+                name == column_name and shape for column_name, _, shape in self.columns
+            )
             dimensions = _dimensions(name) + ((REMD_DIMENSION,) if is_per_dimension else ())
             descriptions.append(_variable(name, dimensions, nc_type, attributes))
-        texts = [*(text for text, _ in fixed), *descriptions]
-        begin = len(head) + sum(len(text) + 12 for text in texts)
+        texts = [*(text for text, _ in fixed_variables), *descriptions]
+        begin = len(header) + sum(len(text) + 12 for text in texts)
         values = b""
-        for text, value in fixed:
-            head += text + struct.pack(">IQ", len(value), begin + len(values))
+        for text, value in fixed_variables:
+            header += text + struct.pack(">IQ", len(value), begin + len(values))
             values += value
         begin += len(values)
         for text, (_, column, offset) in zip(descriptions, records, strict=True):
-            head += text + struct.pack(">IQ", column.itemsize, begin + offset)
-        return head + values
+            header += text + struct.pack(">IQ", column.itemsize, begin + offset)
+        return header + values
 
     def encode(self, block: FrameBlock, out: Bytes | None = None) -> Bytes:
         rows = np.empty(block.n_frames, self._dtype) if out is None else out.view(self._dtype)
@@ -383,7 +385,7 @@ class NCDFLayout(NativeLayout):
         self._factors = {name: self._factor(name) for name in sorted(self._names)}
         self._scales = {name: self._scale(name) for name in self._names}
         self._fill_values = {name: self._fill_value(name) for name in self._names}
-        n_complete, loss = self._count_whole(n_frames)
+        n_complete, loss = self._count_complete(n_frames)
         self._leave_out_unwritten(n_complete)
         self._times_are_equal = self.options.get("dt") is not None and self._has_equal_times(
             n_complete
@@ -457,7 +459,7 @@ class NCDFLayout(NativeLayout):
         times = [self._data.read(n, n + 1, {"time": (0, 0)})["time"][0] for n in frames]
         return times.count(times[0]) == len(times)
 
-    def _count_whole(self, n_frames: int) -> tuple[int, tuple[LostBytes, ...]]:
+    def _count_complete(self, n_frames: int) -> tuple[int, tuple[LostBytes, ...]]:
         n_complete, name = min((self._data.n_complete_rows(name), name) for name in self._names)
         if n_complete < 1:
             raise SourceError(
@@ -468,10 +470,10 @@ class NCDFLayout(NativeLayout):
         if not isinstance(self._data, ClassicFile):
             return n_complete, ()
         end = min(self._data.end_of_rows(n_complete), self._data.file.nbytes)
-        n_lost = self._data.file.nbytes - end
-        if n_complete == n_frames and (self._data.has_record_count or not n_lost):
+        lost_nbytes = self._data.file.nbytes - end
+        if n_complete == n_frames and (self._data.has_record_count or not lost_nbytes):
             return n_complete, ()
-        return n_complete, (LostBytes(str(self.path), n_complete, end, n_lost),)
+        return n_complete, (LostBytes(str(self.path), n_complete, end, lost_nbytes),)
 
     def _scale(self, name: str) -> Any:
         """Return the factor of a variable; None where there is none, or it is 1."""
@@ -524,15 +526,15 @@ class NCDFLayout(NativeLayout):
         )
 
     def _made_up(self) -> tuple[str, ...]:
-        without = self._without_units
+        without_units = self._without_units
         notes = made_up(
             "the file, whose times are all equal," if self._times_are_equal else "the file",
             self.options,
             times=None if "time" in self._names else "frames",
-            lengths="coordinates" in without,
-            fields=[name for name in ("velocities", "forces") if name in without],
+            lengths="coordinates" in without_units,
+            fields=[name for name in ("velocities", "forces") if name in without_units],
         )
-        times = ("it names no unit of times: assumed to be ps",) if "time" in without else ()
+        times = ("it names no unit of times: assumed to be ps",) if "time" in without_units else ()
         return (*notes, *times)
 
     def _byte_bounds(self, start: int, stop: int) -> tuple[int, int]:
@@ -552,8 +554,8 @@ class NCDFLayout(NativeLayout):
         else:
             low, high = 0, self._data.dimensions["atom"]
         bounds_by_name |= dict.fromkeys(fields, (low, high))
-        for first, last in batches(start, stop, self._data.record_nbytes):
-            arrays = self._data.read(first, last, bounds_by_name)
+        for first, end in batches(start, stop, self._data.record_nbytes):
+            arrays = self._data.read(first, end, bounds_by_name)
             for name, values in arrays.items():
                 if (unwritten := self._is_unwritten(name, values)).any():
                     raise SourceError(
@@ -561,8 +563,8 @@ class NCDFLayout(NativeLayout):
                         f"{name} hold {self._fill_values[name]:g}, which NetCDF has where nothing "
                         "was written. Its program ended too early; --salvage leaves such frames out"
                     )
-            part = block.frames(slice(first - start, last - start))
-            self._fill_frame_values(arrays, first, last, part)
+            part = block.frames(slice(first - start, end - start))
+            self._fill_frame_values(arrays, first, end, part)
             for name, field in fields.items():
                 out = getattr(part, field)
                 values = self._scaled(arrays, name)
@@ -572,9 +574,9 @@ class NCDFLayout(NativeLayout):
                 swap_to_native(values, out, atoms, self._factors[name])
 
     def _fill_frame_values(
-        self, arrays: dict[str, NDArray[Any]], first: int, last: int, block: FrameBlock
+        self, arrays: dict[str, NDArray[Any]], first: int, end: int, block: FrameBlock
     ) -> None:
-        frames = np.arange(first, last)
+        frames = np.arange(first, end)
         block.step[...] = frames
         if "time" in arrays:
             block.time[...] = self._times(arrays)
