@@ -107,9 +107,9 @@ def atoms_to_array(atoms: Any) -> NDArray[Any]:
     array = array if array.ndim else array.reshape(1)
     if n_all is None:
         return array
-    chosen = array.astype(np.int64).view(ChosenAtoms)
-    chosen.n_all = n_all
-    return chosen
+    chosen_atoms = array.astype(np.int64).view(ChosenAtoms)
+    chosen_atoms.n_all = n_all
+    return chosen_atoms
 
 
 def atom_indices(

@@ -65,12 +65,12 @@ def cached_reads(layout: Any, atoms: AtomIndices | None) -> UnitReads:
     """Return the reads of `atoms` of a layout through its cache."""
     _ = layout.info
     assert layout.cache is not None
-    label, group_atoms = layout._group_for_cache(atoms)
+    group, group_atoms = layout._group_for_cache(atoms)
     if layout._unit_reads is None:
         layout._unit_reads = {}
-    reads: UnitReads | None = layout._unit_reads.get(label)
+    reads: UnitReads | None = layout._unit_reads.get(group)
     if reads is None:
-        reads = layout._unit_reads[label] = UnitReads(layout, layout.cache, label, group_atoms)
+        reads = layout._unit_reads[group] = UnitReads(layout, layout.cache, group, group_atoms)
         for note in _cache_notes(layout.cache, layout.path, reads.has_ranges):
             reads.source.note(note)
     return reads
@@ -95,7 +95,7 @@ def _cache_notes(cache: Cache, path: Path, has_ranges: bool) -> Iterator[str]:
 class UnitReads:
     """Reads one layout, or one stored group of it (`Layout._group_for_cache`), through a cache."""
 
-    def __init__(self, layout: Any, cache: Cache, label: str, atoms: AtomIndices | None) -> None:
+    def __init__(self, layout: Any, cache: Cache, group: str, atoms: AtomIndices | None) -> None:
         self._layout = layout
         self._atoms = atoms
         self.edges = unit_edges(layout, layout.info.n_atoms if atoms is None else len(atoms))
@@ -106,7 +106,7 @@ class UnitReads:
             self.has_ranges = first is not None
             status = None if first is None else os.fstat(first.file.fileno())
         self.source = CachedSource(
-            cache, layout.path, label, layout.uuid, len(self.edges) - 1, status
+            cache, layout.path, group, layout.uuid, len(self.edges) - 1, status
         )
         self._open_units: OrderedDict[int, CachedUnit] = OrderedDict()
         self._current_unit: CachedUnit | None = None
@@ -273,7 +273,7 @@ class FileUnits:
     """Units of one file or output."""
 
     path: Path
-    label: str
+    group: str
     uuid: str | None
     numbers: NDArray[np.int64]
     stops: NDArray[np.int64]
@@ -295,7 +295,7 @@ class CacheUnits:
         """Return whether this node has each unit, (U,)."""
         is_cached = []
         for units in self.file_units:
-            source = CachedSource(cache, units.path, units.label, units.uuid)
+            source = CachedSource(cache, units.path, units.group, units.uuid)
             try:
                 is_cached.append(source.cached_mask(units.numbers.tolist(), units.stops.tolist()))
             except OSError:  # the source is missing: reading it raises a clear error
@@ -314,6 +314,6 @@ def cache_units(layout: Any, atoms: NDArray[np.int64] | None) -> CacheUnits:
         edges.append(n_frames + np.minimum(stops, end) - first)
         numbers = np.arange(first_unit, end_unit)
         source = reads.source
-        file_units.append(FileUnits(source.path, source.label, source.uuid, numbers, stops))
+        file_units.append(FileUnits(source.path, source.group, source.uuid, numbers, stops))
         n_frames += end - first
     return CacheUnits(np.concatenate(edges), file_units)

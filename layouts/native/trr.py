@@ -151,8 +151,9 @@ def scan(path: Path) -> FrameIndex:
                 break
             if remaining_nbytes < header.nbytes:
                 raise SourceError(
-                    f"{path}: frame 0 is truncated: found {remaining_nbytes} of its {header.nbytes} "
-                    "bytes; 0 frames are whole. Copy the file again, or cut it to 0 bytes"
+                    f"{path}: frame 0 is truncated: found {remaining_nbytes} of its "
+                    f"{header.nbytes} bytes; 0 frames are whole. Copy the file again, or cut it to "
+                    "0 bytes"
                 )
             n_atoms = header.n_atoms
             offsets.append(offset)

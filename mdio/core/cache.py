@@ -165,7 +165,7 @@ class CachedFile:
             self.path.unlink()
 
 
-def _kept_free_nbytes(total_nbytes: int) -> int:
+def _free_nbytes_to_keep(total_nbytes: int) -> int:
     """Return how much of a disk of this size stays free where no limit is set."""
     return min(int(FREE_SHARE * total_nbytes), MAX_FREE_NBYTES)
 
@@ -218,7 +218,7 @@ class CacheFolder:
         if self.max_nbytes is not None:
             return self.max_nbytes
         usage = shutil.disk_usage(self.root)
-        return max(0, used_nbytes + usage.free - _kept_free_nbytes(usage.total))
+        return max(0, used_nbytes + usage.free - _free_nbytes_to_keep(usage.total))
 
     def make_room(self, nbytes: int, folder: Path) -> bool:
         """Evict the least recently used units until `nbytes` fit; False if they cannot.
@@ -260,7 +260,7 @@ class CacheFolder:
     def too_small_warning(self, path: Path) -> str:
         """Return a warning that the units of the trajectory at `path` do not fit."""
         if self.max_nbytes is None:
-            kept_free = human_nbytes(_kept_free_nbytes(shutil.disk_usage(self.root).total))
+            kept_free = human_nbytes(_free_nbytes_to_keep(shutil.disk_usage(self.root).total))
             limit_text, advice = f"{kept_free} of its disk stay free", "free space there"
         else:
             limit_text = f"it may take {human_nbytes(self.max_nbytes)} (--cache-size)"
@@ -447,7 +447,7 @@ class CachedSource:
     An output of mdio is identified by its uuid; a file by size, inode, times of modification and
     change, and checksums of both ends; it may grow. Names of units contain a generation, which
     changes when the source is replaced.
-    `label`: the stored group of atoms that is read, if any. `n_units`: number of units, recorded
+    `group`: the stored group of atoms that is read, if any. `n_units`: number of units, recorded
     for `mdio cache`. `status`: status of the open file, whose name may have changed.
     """
 
@@ -455,14 +455,14 @@ class CachedSource:
         self,
         cache: Cache,
         path: Path,
-        label: str = "",
+        group: str = "",
         uuid: str | None = None,
         n_units: int = 0,
         status: os.stat_result | None = None,
     ) -> None:
         self.folder = cache.open()
         self.path = Path(os.path.realpath(path))
-        self.label = label
+        self.group = group
         self.uuid = uuid
         self.n_units = n_units
         self._status = status
@@ -470,7 +470,7 @@ class CachedSource:
         """The source's identity when `generation` was determined."""
         self.notes: list[str] = []
         """Notes for the user, each once."""
-        self.units_folder = self.folder.root / f"v{VERSION}-{_digest(self.path, label)[:16]}"
+        self.units_folder = self.folder.root / f"v{VERSION}-{_digest(self.path, group)[:16]}"
 
     def note(self, text: str) -> None:
         """Add a note for the user, once."""
@@ -490,7 +490,7 @@ class CachedSource:
             return generation
         record = {
             "path": str(self.path),
-            "label": self.label,
+            "label": self.group,
             "identity": identity,
             "generation": generation,
             "units": self.n_units or source_record.get("units", 0),
@@ -509,42 +509,44 @@ class CachedSource:
 
     def _identify(self, record: dict[str, Any]) -> tuple[dict[str, Any], str]:
         """Return the present identity of the source, and its generation."""
-        recorded = record.get("identity") if isinstance(record.get("identity"), dict) else None
+        recorded_identity = (
+            record.get("identity") if isinstance(record.get("identity"), dict) else None
+        )
         if self.uuid is not None:
             return {"uuid": self.uuid}, _digest(self.uuid)[:12]
         try:
             status = self._status or self.path.stat()
-            current: dict[str, Any] = {
+            identity: dict[str, Any] = {
                 "nbytes": status.st_size,
                 "inode": status.st_ino,
                 "mtime_ns": status.st_mtime_ns,
                 "ctime_ns": status.st_ctime_ns,
             }
-            if recorded is not None:
-                if all(recorded.get(name) == value for name, value in current.items()):
-                    return recorded, str(record["generation"])
-                if self._has_grown(recorded, current):
-                    return current | self._end_checksums(None), str(record["generation"])
-            current |= self._end_checksums(None)
+            if recorded_identity is not None:
+                if all(recorded_identity.get(name) == value for name, value in identity.items()):
+                    return recorded_identity, str(record["generation"])
+                if self._has_grown(recorded_identity, identity):
+                    return identity | self._end_checksums(None), str(record["generation"])
+            identity |= self._end_checksums(None)
             if self.path.stat().st_ino != status.st_ino:
-                return current, REPLACED
+                return identity, REPLACED
         except OSError as error:
             raise SourceError(f"{self.path}: cannot be read ({error.strerror})") from error
-        return current, _digest(sorted(current.items()))[:12]
+        return identity, _digest(sorted(identity.items()))[:12]
 
     def _end_checksums(self, nbytes: int | None) -> dict[str, int]:
         """Return the checksums of both ends of the source, or of its first `nbytes`."""
         state = file_state(self.path, nbytes, FRAME_COUNT_NBYTES)
         return {name: state[name] for name in ("crc32c_head", "crc32c_tail")}
 
-    def _has_grown(self, recorded: dict[str, Any], current: dict[str, int]) -> bool:
+    def _has_grown(self, recorded_identity: dict[str, Any], identity: dict[str, int]) -> bool:
         """Return whether the file is the same, but longer."""
-        nbytes = recorded.get("nbytes")
-        if not isinstance(nbytes, int) or not 0 < nbytes < current["nbytes"]:
+        nbytes = recorded_identity.get("nbytes")
+        if not isinstance(nbytes, int) or not 0 < nbytes < identity["nbytes"]:
             return False
         checksums = self._end_checksums(nbytes)
-        return all(recorded.get(name) == checksums[name] for name in checksums) and (
-            recorded.get("inode") == current["inode"]
+        return all(recorded_identity.get(name) == checksums[name] for name in checksums) and (
+            recorded_identity.get("inode") == identity["inode"]
         )
 
     def name(self, number: int, stop: int) -> str:

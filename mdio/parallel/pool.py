@@ -115,9 +115,9 @@ def as_picklable(error: BaseException | None) -> BaseException | None:
 
 
 def _failure(error: BaseException) -> Failure:
-    if (portable := as_picklable(error)) is error:
+    if (picklable := as_picklable(error)) is error:
         return Failure("".join(traceback.format_exception(error)), error)
-    return Failure(str(portable))
+    return Failure(str(picklable))
 
 
 def _serve(pipe: Connection[Any, Any], pickled_func: bytes, inherited_pipes: Sequence[Any]) -> None:
@@ -210,10 +210,12 @@ class WorkerPool:
         """
         from multiprocessing.connection import wait  # serial work needs none of it
 
-        busy = {worker.pipe: worker for worker in self._workers if worker.number is not None}
+        worker_by_pipe = {
+            worker.pipe: worker for worker in self._workers if worker.number is not None
+        }
         # The oldest item first, so that no finished result waits while younger ones are taken.
-        pipes = set(wait(list(busy)))
-        ready = [worker for pipe, worker in busy.items() if pipe in pipes]
+        pipes = set(wait(list(worker_by_pipe)))
+        ready = [worker for pipe, worker in worker_by_pipe.items() if pipe in pipes]
         worker = min(ready, key=lambda worker: worker.number or 0)
         number, worker.number = worker.number or 0, None
         try:
@@ -293,7 +295,7 @@ class SharedRows(Closable):
     def _record_row_type(
         self, row_type: tuple[tuple[int, ...], np.dtype[Any]], nbytes: int
     ) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
-        """Return the kind of rows that the first worker recorded; record `row_type` if none has."""
+        """Return the type of rows that the first worker recorded; record `row_type` if none has."""
         import fcntl
 
         pickled = pickle.dumps(row_type)
@@ -320,7 +322,7 @@ class SharedRows(Closable):
         return pickle.loads(head) if head else None
 
     def write(self, start: int, rows: NDArray[Any]) -> None:
-        """Write rows, of a kind that is accepted, from row `start` on.
+        """Write rows of an accepted type, from row `start` on.
 
         Raises MemoryError: there is no room for them.
         """
@@ -328,8 +330,8 @@ class SharedRows(Closable):
         offset = HEADER_NBYTES + start * (content.nbytes // max(1, len(rows)))
         try:
             while content:
-                written = os.pwrite(self._descriptor, content, offset)
-                content, offset = content[written:], offset + written
+                n_written = os.pwrite(self._descriptor, content, offset)
+                content, offset = content[n_written:], offset + n_written
         except OSError as error:
             raise MemoryError(
                 f"no room in memory for the values of {self._n_rows} frames ({error.strerror})"
