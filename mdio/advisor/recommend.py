@@ -217,39 +217,39 @@ def recommend(
     forecaster = Forecaster(measurements, profile, cache=cache, nodes=nodes)
     if calibrations:
         forecaster = calibrate(forecaster, calibrations)
-    requested = Choice(forecaster, passes, ranks, ranks, under_mpi)
+    requested = Comparison(forecaster, passes, ranks, ranks, under_mpi)
     if "as-is" not in requested.totals:
         raise PlanError("the source as it is was not measured; measure again")
     useful_ranks = requested.useful_ranks()
-    choice = replace(requested, ranks=min(ranks, useful_ranks))  # as advised, for all passes
+    comparison = replace(requested, ranks=min(ranks, useful_ranks))  # as advised, for all passes
     ratio = math.inf if measurements.ratio_comp_io is None else measurements.ratio_comp_io
-    recommended, node_cache = choice.recommendation(useful_ranks), choice.node_cache()
-    break_even, break_even_layout = choice.break_even()
+    recommended, node_cache = comparison.recommendation(useful_ranks), comparison.node_cache()
+    break_even, break_even_layout = comparison.break_even()
     return Decision(
         measurements=measurements,
         machine="local" if profile is None else profile.name,
-        ranks=choice.ranks,
+        ranks=comparison.ranks,
         ranks_asked=ranks,
         passes=passes,
         ratio=measurements.ratio_comp_io,
         bound="compute" if ratio >= COMPUTE_BOUND else "io" if ratio <= IO_BOUND else "balanced",
         recommended=recommended,
-        options=tuple(map(choice.option, measurements.trials)),
+        options=tuple(map(comparison.option, measurements.trials)),
         break_even_passes=break_even,
         break_even_layout=break_even_layout,
-        rule=choice.papers_rule(),
-        commands=tuple(choice.commands(recommended)),
-        reasons=(*choice.reasons(useful_ranks), *([str(node_cache)] if node_cache else [])),
+        rule=comparison.papers_rule(),
+        commands=tuple(comparison.commands(recommended)),
+        reasons=(*comparison.reasons(useful_ranks), *([str(node_cache)] if node_cache else [])),
         node_cache=node_cache,
         curves={
             trial.name: tuple(forecaster.one_pass(trial, n) for n in requested.rank_counts())
-            for trial in choice.trials
+            for trial in comparison.trials
         },
     )
 
 
 @dataclass(frozen=True)
-class Choice:
+class Comparison:
     """The options, forecast for a number of ranks, and the best of them."""
 
     forecaster: Forecaster
@@ -407,7 +407,7 @@ class Choice:
 
     def papers_rule(self) -> Rule:
         """Return the guidelines of Khoshlessan et al., and the reason if the advice differs."""
-        measurements, advised = self.measurements, self.best
+        measurements, recommended_trial = self.measurements, self.best
         result_nbytes = measurements.question.result_nbytes_frame * measurements.source.n_frames
         gather = "one-sided" if result_nbytes <= SMALL_RESULT_NBYTES else "blocking"
         ratio = measurements.ratio_comp_io
@@ -419,7 +419,7 @@ class Choice:
         else:
             layout = "segments"
             text += "below 100, and there is no parallel HDF5 here: one segment per rank"
-        if layout == advised.layout:
+        if layout == recommended_trial.layout:
             return Rule(layout, gather, text, True, "")
         trials = [trial for trial in measurements.trials if trial.layout == layout]
         measured = [trial.name for trial in trials if trial.name in self.totals]
@@ -428,34 +428,37 @@ class Choice:
             reason = f"could not be measured: {problem}" if problem else "was not tried"
             return Rule(layout, gather, text, False, f"{layout} {reason}")
         name = min(measured, key=lambda option: self.totals[option].total_s)
-        best, total = self.totals[name], self.totals[advised.name]
+        best, total = self.totals[name], self.totals[recommended_trial.name]
         reason = (
             f"the rule looks at the ratio alone; the time for {plural(self.passes, 'pass')} is "
-            f"{duration(best.total_s)} with {name}, {duration(total.total_s)} with {advised.name}"
+            f"{duration(best.total_s)} with {name}, {duration(total.total_s)} with "
+            f"{recommended_trial.name}"
         )
-        if advised.name == "as-is" and best.run.t_total_s > total.run.t_total_s:
+        if recommended_trial.name == "as-is" and best.run.t_total_s > total.run.t_total_s:
             one_pass = f"{duration(best.run.t_total_s)} instead of {duration(total.run.t_total_s)}"
             reason += f", because one pass takes {one_pass}"
-        elif advised.name == "as-is" and best.run.t_total_s < total.run.t_total_s:
+        elif recommended_trial.name == "as-is" and best.run.t_total_s < total.run.t_total_s:
             reason += f", because converting costs {duration(best.convert_s)}"
-        elif advised.groups:
+        elif recommended_trial.groups:
             reason += ", which reads a stored group of just the analysed atoms"
         return Rule(layout, gather, text, False, reason)
 
     def reasons(self, useful_ranks: int) -> Iterator[str]:
         """Yield notes on this advice, as sentences."""
-        measurements, forecaster, advised = self.measurements, self.forecaster, self.best
-        total, source_total = self.totals[advised.name], self.totals["as-is"]
+        measurements, forecaster, recommended_trial = self.measurements, self.forecaster, self.best
+        total, source_total = self.totals[recommended_trial.name], self.totals["as-is"]
         equally_good, host = [trial.name for trial in self.equally_good], measurements.host
         if len(equally_good) > 1:
-            names = ", ".join(name for name in equally_good if name != advised.name)
+            names = ", ".join(name for name in equally_good if name != recommended_trial.name)
             fastest = min(equally_good, key=lambda name: self.totals[name].total_s)
             verdict = (
-                "either will do" if fastest == advised.name else "the simpler one is recommended"
+                "either will do"
+                if fastest == recommended_trial.name
+                else "the simpler one is recommended"
             )
-            yield f"{advised.name} and {names} differ by less than the noise: {verdict}"
+            yield f"{recommended_trial.name} and {names} differ by less than the noise: {verdict}"
         if useful_ranks < self.ranks_asked:
-            asked_s = forecaster.one_pass(advised, self.ranks_asked).t_total_s
+            asked_s = forecaster.one_pass(recommended_trial, self.ranks_asked).t_total_s
             yield (
                 f"more ranks than {useful_ranks} do not help: one pass takes "
                 f"{duration(total.run.t_total_s)} with {useful_ranks}, {duration(asked_s)} with "
@@ -470,7 +473,7 @@ class Choice:
                 f"{plural(self._cores, 'core')}; use --nodes N if there are more nodes, or "
                 "--machine to forecast for a cluster"
             )
-        is_cold = forecaster.profile is None and forecaster.cache_state(advised) == "cold"
+        is_cold = forecaster.profile is None and forecaster.cache_state(recommended_trial) == "cold"
         if is_cold and forecaster.storage_nbytes_per_s is not None:
             yield (
                 "passes are assumed to read from storage, which gave "
@@ -489,7 +492,7 @@ class Choice:
                 yield f"{option.name}: {option.problem}"
         if "as-is" not in equally_good and total.high_s > source_total.low_s:
             yield (
-                f"the ranges of {advised.name} and of the source as it is overlap: "
+                f"the ranges of {recommended_trial.name} and of the source as it is overlap: "
                 f"{duration(total.low_s)} to {duration(total.high_s)}, "
                 f"{duration(source_total.low_s)} to {duration(source_total.high_s)}; "
                 "another measurement may recommend the source"

@@ -103,16 +103,16 @@ def analyze_on_ranks(
     comm = executor.comm
     plan = plan_on_ranks(request, executor)
     begin_s = blocks_end_s = time.perf_counter()  # the latter is the papers' t5
-    stacks = isinstance(plan.prepared.reducer, Stack)
+    is_stacked = isinstance(plan.prepared.reducer, Stack)
     own_results: OwnResults = []
 
     def work(item: NumberedBlock) -> tuple[State | None, BlockTiming]:
         """Compute a block; rows that are stacked stay here, to be gathered as arrays."""
         nonlocal blocks_end_s
         result = block_work(item)
-        own_results.append((item, result if stacks else replace(result, state=None)))
+        own_results.append((item, result if is_stacked else replace(result, state=None)))
         blocks_end_s = time.perf_counter()
-        return None if stacks else result.state, result.timing
+        return None if is_stacked else result.state, result.timing
 
     try:
         on_read = None
@@ -120,7 +120,9 @@ def analyze_on_ranks(
             on_read = _scale_progress(progress, plan, comm.size)
         block_work = BlockWork(plan.layout, plan.prepared, plan.open_s, on_read, rank=comm.rank)
         (blocks,), own_blocks = blocks_on_ranks([plan], comm)
-        block_results = dict(executor.imap(work, blocks, describe=block_label, own=own_blocks))
+        block_results = dict(
+            executor.imap(work, blocks, describe=block_label, has_own_items=own_blocks)
+        )
     finally:
         if plan.has_opened_layout:
             plan.layout.close()

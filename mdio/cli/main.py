@@ -218,7 +218,7 @@ def end_mpi(code: int) -> int:
     largest = np.array([code], np.int32)
     reduction = MPI.COMM_WORLD.Iallreduce(np.array([code], np.int32), largest, MPI.MAX)
     deadline = time.monotonic() + MAX_RANKS_WAIT_S if code else math.inf
-    Backoff().until(lambda: reduction.Test() or time.monotonic() > deadline)
+    Backoff().wait_until(lambda: reduction.Test() or time.monotonic() > deadline)
     if not reduction.Test():
         os._exit(code)
     code = int(largest[0])

@@ -171,8 +171,8 @@ def map_reduce(
     (214, 17.59)
     """
     program = Program.of(map, reduce, combine, per_frame, frames, select, fields)
-    reading, shuffle = build_options((CachedReadOptions, MapReduceOptions), options)
-    memory, blocks_per_worker = shuffle.memory, shuffle.blocks_per_worker
+    reading, shuffle_options = build_options((CachedReadOptions, MapReduceOptions), options)
+    memory, blocks_per_worker = shuffle_options.memory, shuffle_options.blocks_per_worker
     if memory < 1 or (blocks_per_worker is not None and blocks_per_worker < 1):
         raise PlanError(
             f"memory is {memory} bytes, blocks per worker {blocks_per_worker}; give more"
@@ -219,7 +219,7 @@ def map_reduce(
             plans[label] = plan
             if plan.has_opened_layout:
                 stack.callback(plan.layout.close)
-        job = MapReduceJob(plans, program, shuffle, progress if executor.is_owner else None)
+        job = MapReduceJob(plans, program, shuffle_options, progress if executor.is_owner else None)
         if ranks is not None:
             return _map_reduce_on_ranks(job, ranks, stack)
         return _map_reduce(job, executor, stack, blocks_per_worker)
@@ -229,7 +229,7 @@ def _map_reduce(
     job: MapReduceJob, executor: Executor, stack: ExitStack, blocks_per_worker: int
 ) -> MapReduceResult:
     watch = Stopwatch()
-    program, shuffle = job.program, job.shuffle
+    program, shuffle_options = job.program, job.options
     dask = executor.cluster
     client = dask.client if dask else None
     in_process = executor.shares_memory
@@ -239,10 +239,12 @@ def _map_reduce(
             "(shares_files is False); use Processes(N), DaskExecutor(client) or MPIExecutor(comm)"
         )
     # On a cluster, pairs stay in the memory of the workers, which Dask manages.
-    folder = None if client else stack.enter_context(shuffle.folder())
+    folder = None if client else stack.enter_context(shuffle_options.folder())
     plans = list(job.plans.values())
     worker_plans = plans if in_process else [plan.for_workers() for plan in plans]
-    work = MapWork(worker_plans, program, shuffle.spool(program, folder, shares=not in_process))
+    work = MapWork(
+        worker_plans, program, shuffle_options.spool(program, folder, shares=not in_process)
+    )
     if dask and all(plan.units is not None for plan in plans):
         placements = [blocks_on_dask(plan, client, blocks_per_worker) for plan in plans]
         tasks = job.tasks(blocks for blocks, _ in placements)
@@ -263,7 +265,7 @@ def _map_reduce(
     table = Table.empty()
     if runs:
         schema = common_schema(runs)
-        cuts = choose_cuts(runs, schema, shuffle.n_ranges(runs, schema, executor.n_workers))
+        cuts = choose_cuts(runs, schema, shuffle_options.n_ranges(runs, schema, executor.n_workers))
         ranges: Iterator[ReduceTask]
         if client:
             submit = partial(client.submit, copy_key_range, pure=False)
@@ -278,7 +280,7 @@ def _map_reduce(
             ranges = (
                 (number, [_range_parts(runs, edges, number)]) for number in range(len(cuts) + 1)
             )
-        reduce_work = ReduceWork(program.reduce, schema, job.frames, shuffle.keep_going)
+        reduce_work = ReduceWork(program.reduce, schema, job.frames, shuffle_options.keep_going)
         describe_range = "range {0[0]} of the keys".format  # of a `ReduceTask`
         tables = dict(_run_tasks(executor, reduce_work, ranges, describe_range))
         table = concatenate_tables([tables[number] for number in sorted(tables)], schema)
@@ -340,12 +342,12 @@ def _map_reduce_on_ranks(
     error: Exception | None = None
     folder = None
     try:
-        folder = stack.enter_context(job.shuffle.folder())
+        folder = stack.enter_context(job.options.folder())
     except Exception as caught:
         error = caught
     agreement.reach(error)
     watch = Stopwatch()
-    spool = job.shuffle.spool(job.program, folder, shares=False)
+    spool = job.options.spool(job.program, folder, shares=False)
     work, own_runs = MapWork(plans, job.program, spool, comm.rank), list[SortedRun]()
 
     def map_block(task: MapTask) -> MappedBlock:
@@ -355,7 +357,9 @@ def _map_reduce_on_ranks(
 
     numbered_blocks, own_blocks = blocks_on_ranks(plans, comm)
     tasks = job.tasks(numbered_blocks)
-    for _, block in executor.imap(map_block, tasks, describe=describe_block, own=own_blocks):
+    for _, block in executor.imap(
+        map_block, tasks, describe=describe_block, has_own_items=own_blocks
+    ):
         job.add(block)
     job.frames.time[:] = bcast(comm, job.frames.time)
     map_s = watch.lap()
@@ -379,12 +383,12 @@ def _reduce_on_ranks(
     """
     from mdio.parallel.ranks import exchange_rows
 
-    shuffle = job.shuffle
+    shuffle_options = job.options
     schema = common_schema(runs)
-    n_rounds = math.ceil(shuffle.n_ranges(runs, schema, comm.size) / comm.size)
+    n_rounds = math.ceil(shuffle_options.n_ranges(runs, schema, comm.size) / comm.size)
     cuts = choose_cuts(runs, schema, n_rounds * comm.size)
     n_rounds = math.ceil((len(cuts) + 1) / comm.size)
-    work = ReduceWork(job.program.reduce, schema, job.frames, shuffle.keep_going)
+    work = ReduceWork(job.program.reduce, schema, job.frames, shuffle_options.keep_going)
     tables: list[Table] = []
     edges: list[list[int]] = []
     error: Exception | None = None

@@ -149,9 +149,9 @@ class _SpoolingMap:
     def _map_block(self, block: FrameBlock) -> tuple[NDArray[Any], NDArray[Any], dict[str, Any]]:
         pairs = self._function(block)
         if not isinstance(pairs, tuple) or len(pairs) != 3:
-            kind = "None" if pairs is None else f"a {type(pairs).__name__}"
+            type_text = "None" if pairs is None else f"a {type(pairs).__name__}"
             raise ValueError(
-                f"{kernel_name(self._function)} returned {kind}; expected "
+                f"{kernel_name(self._function)} returned {type_text}; expected "
                 "(keys, rows, values), or per_frame=True for a generator of (key, value)"
             )
         keys, rows = convert_keys(pairs[0]), np.asarray(refuse_mask(pairs[1], "rows"))
@@ -411,7 +411,7 @@ class MapReduceJob:
 
     plans: dict[str, Plan]
     program: Program
-    shuffle: MapReduceOptions
+    options: MapReduceOptions
     progress: Progress | None
     frames: MappedFrames = field(init=False)
     """The frames of all plans."""

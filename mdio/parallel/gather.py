@@ -176,7 +176,7 @@ def _gather_blocking(
         receive = [gathered.reshape(-1).view(np.uint8), counts, None, row.datatype]
     request = comm.Igatherv(row.message(rows), receive, root=ROOT)
     if n_rows * row.nbytes <= SMALL_NBYTES:
-        Backoff().until(request.Test)
+        Backoff().wait_until(request.Test)
     else:
         request.Wait()
     return gathered

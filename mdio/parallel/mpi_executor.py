@@ -24,7 +24,7 @@ from mdio.core.errors import BlockError, PlanError
 from mdio.core.signals import LAUNCHER_READ_S, raise_received_signal
 from mdio.parallel.executors import Executor, item_error, with_prefetch
 from mdio.parallel.pool import as_picklable
-from mdio.parallel.ranks import GRACE_S, SMALL_NBYTES, RankRun, WorkQueue, abort
+from mdio.parallel.ranks import GRACE_S, SMALL_NBYTES, ImapState, WorkQueue, abort
 from mdio.parallel.sleeping import Backoff, allgather, bcast, duplicate
 
 Item = TypeVar("Item")
@@ -110,7 +110,7 @@ class MPIExecutor(Executor):
         path_arguments = (path for path in paths if isinstance(path, str | PathLike))
         call = f"{function}({', '.join(map(str, path_arguments))})"
         own_sum, sums = np.array([zlib.crc32(call.encode())]), np.empty(self._comm.size, np.int64)
-        Backoff().until(self._comm.Iallgather(own_sum, sums).Test)
+        Backoff().wait_until(self._comm.Iallgather(own_sum, sums).Test)
         if (sums != sums[0]).any():
             calls = allgather(self._comm, call)
             differing_rank = next(rank for rank, call in enumerate(calls) if call != calls[0])
@@ -142,7 +142,7 @@ class MPIExecutor(Executor):
         *,
         describe: Callable[[Item], str] = str,
         dynamic: bool = False,
-        own: bool = False,
+        has_own_items: bool = False,
         owner_works: bool = True,
         to_all: bool | None = None,
     ) -> Iterator[tuple[int, Result]]:
@@ -155,8 +155,8 @@ class MPIExecutor(Executor):
         With `dynamic` each rank of a node takes the node's next item when it is free, and small
         results do not wait while rank 0 works on an item.
 
-        With `own` each rank passes its own items, tuples that begin with a unique number, which
-        identifies the result.
+        With `has_own_items` each rank passes its own items, tuples that begin with a unique number,
+        which identifies the result.
 
         Without `owner_works` rank 0, unless it is the only rank, leaves all items to the others and
         only receives results.
@@ -166,7 +166,7 @@ class MPIExecutor(Executor):
         dynamic = dynamic and owner_works
         to_all = self.to_all if to_all is None else to_all
         self._active_results = self._imap(
-            func, items, describe, dynamic, own, owner_works=owner_works, to_all=to_all
+            func, items, describe, dynamic, has_own_items, owner_works=owner_works, to_all=to_all
         )
         return self._active_results
 
@@ -196,34 +196,36 @@ class MPIExecutor(Executor):
         items: Iterable[Item],
         describe: Callable[[Item], str],
         dynamic: bool,
-        own: bool,
+        has_own_items: bool,
         owner_works: bool,
         to_all: bool,
     ) -> Iterator[tuple[int, Result]]:
         small_nbytes = SMALL_NBYTES if dynamic else 0
-        run = RankRun(self._comm, self._grace_s, small_nbytes, waits_for_receipt=not owner_works)
+        state = ImapState(
+            self._comm, self._grace_s, small_nbytes, waits_for_receipt=not owner_works
+        )
         results: list[tuple[int, Result]] = []
         try:
             share: Iterator[tuple[int, Item]]
-            if own:
+            if has_own_items:
                 share = ((cast(Any, item)[0], item) for item in items)
             else:
                 share = self._share(func, items, dynamic, owner_works)
-            for number, result in self._results(run, func, share, describe):
+            for number, result in self._results(state, func, share, describe):
                 if to_all:
                     results.append((number, result))
                 yield number, result
         except GeneratorExit:
-            run.exit_error, run.grace_s = self._exit_error, self._grace_s
-            run.send_stop()
-            run.finish()
+            state.exit_error, state.grace_s = self._exit_error, self._grace_s
+            state.send_stop()
+            state.finish()
             raise
-        outcomes = run.finish()
+        outcomes = state.finish()
         failed = [(number, error) for number, error, _ in outcomes if error is not None]
         if failed:
             number, first_error = min(failed, key=lambda pair: pair[0])
-            if number == run.number and run.error is not None:
-                raise run.error
+            if number == state.number and state.error is not None:
+                raise state.error
             self._remote_error = first_error
             raise first_error
         if any(sent_stop for _, _, sent_stop in outcomes):
@@ -235,7 +237,7 @@ class MPIExecutor(Executor):
 
     def _results(
         self,
-        run: RankRun,
+        state: ImapState,
         func: Callable[[Item], Result],
         share: Iterable[tuple[int, Item]],
         describe: Callable[[Item], str],
@@ -243,13 +245,13 @@ class MPIExecutor(Executor):
         """Do this rank's share; yield all ranks' results on rank 0, nothing elsewhere."""
         is_root = self._comm.rank == 0
         for number, item in share:
-            if run.is_stopped():
+            if state.is_stopped():
                 return
             try:
                 raise_received_signal()
                 result = func(item)
             except Exception as cause:
-                run.fail(number, item_error(f"{describe(item)}{self.place_text}", cause))
+                state.fail(number, item_error(f"{describe(item)}{self.place_text}", cause))
                 return
             except BaseException as cause:
                 if is_root and self._is_entered:
@@ -257,12 +259,12 @@ class MPIExecutor(Executor):
                 abort(self._comm, cause)
             if is_root:
                 yield number, result
-                yield from run.received_results()
+                yield from state.received_results()
             else:
-                run.send(number, result)
+                state.send(number, result)
         backoff = Backoff()
-        while is_root and run.n_working > 0 and not run.is_stopped():
-            for number_and_result in run.received_results():
+        while is_root and state.n_working > 0 and not state.is_stopped():
+            for number_and_result in state.received_results():
                 yield number_and_result
                 backoff = Backoff()
             raise_received_signal()
@@ -290,7 +292,7 @@ class MPIExecutor(Executor):
         on_timeout = (
             None if self._exit_error is None else partial(abort, self._exit_comm, self._exit_error)
         )
-        Backoff().until(self._exit_comm.Ibarrier().Test, deadline, on_timeout)
+        Backoff().wait_until(self._exit_comm.Ibarrier().Test, deadline, on_timeout)
         if self._queue is not None:
             self._queue.close()
             self._queue = None

@@ -42,7 +42,7 @@ SMALL_NBYTES = 1 << 20
 """With `dynamic` more results may be in flight, up to this many bytes in all."""
 
 
-class RankRun:
+class ImapState:
     """The state of one call of `MPIExecutor.imap` on one rank.
 
     `comm`, `grace_s`: those of `MPIExecutor`. `small_nbytes`: any number of results may be in
@@ -137,9 +137,9 @@ class RankRun:
         """Ranks and messages that rank 0 still waits for."""
         return self._n_sending + len(self._receiving)
 
-    def wait_until(self, ready: Callable[[], bool]) -> None:
+    def wait_until(self, is_ready: Callable[[], bool]) -> None:
         """Wait; end the program if waiting takes too long after this rank has failed."""
-        Backoff().until(ready, self._deadline, self._abort)
+        Backoff().wait_until(is_ready, self._deadline, self._abort)
 
     def _abort(self) -> NoReturn:
         timeout = BlockError("rank 0 stopped, but others did not in time")
@@ -162,8 +162,8 @@ class RankRun:
             if sent_stop and rank != self.comm.rank:
                 self.comm.recv(source=rank, tag=STOP)
         return [
-            (number, _with_traceback(error, trace, rank), sent_stop)
-            for rank, (number, sent_stop, error, trace) in enumerate(outcomes)
+            (number, _with_traceback(error, traceback_text, rank), sent_stop)
+            for rank, (number, sent_stop, error, traceback_text) in enumerate(outcomes)
         ]
 
     def _received_all(self) -> bool:
@@ -197,14 +197,14 @@ def abort(comm: Any, error: BaseException) -> NoReturn:
 
 def _sendable(error: BaseException | None) -> tuple[BaseException | None, str]:
     """Return an error as it is sent to other ranks, and its traceback, which is not pickled."""
-    trace = traceback.format_exception(error) if isinstance(error, Exception) else ()
-    return as_picklable(error), "".join(trace)
+    traceback_text = traceback.format_exception(error) if isinstance(error, Exception) else ()
+    return as_picklable(error), "".join(traceback_text)
 
 
-def _with_traceback(error: Any, trace: str, rank: int) -> Any:
+def _with_traceback(error: Any, traceback_text: str, rank: int) -> Any:
     """Return the error of a rank with its traceback there as a note."""
-    if trace:
-        error.add_note(f"On rank {rank}:\n{trace}")
+    if traceback_text:
+        error.add_note(f"On rank {rank}:\n{traceback_text}")
     return error
 
 
@@ -233,17 +233,17 @@ class Agreement:
         """
         deadline = time.monotonic() + GRACE_S
 
-        def wait(ready: Callable[[], bool]) -> None:
+        def wait(is_ready: Callable[[], bool]) -> None:
             on_timeout = None if error is None else partial(self._end_program, error, is_own=True)
-            Backoff().until(ready, deadline, on_timeout)
+            Backoff().wait_until(is_ready, deadline, on_timeout)
 
         if not any_of(self._comm, error is not None, wait):
             return
         outcomes = allgather(self._comm, (number, must_end_program, *_sendable(error)))
-        first_number, rank, first_error, trace = min(
+        first_number, rank, first_error, traceback_text = min(
             (
-                (number, rank, error, trace)
-                for rank, (number, _, error, trace) in enumerate(outcomes)
+                (number, rank, error, traceback_text)
+                for rank, (number, _, error, traceback_text) in enumerate(outcomes)
                 if error is not None
             ),
             key=itemgetter(0, 1),
@@ -251,7 +251,11 @@ class Agreement:
         is_own = error is not None and number == first_number
         if any(must_end for _, must_end, *_ in outcomes):
             self._end_program(first_error, is_own)
-        raise (error if error is not None and is_own else _with_traceback(first_error, trace, rank))
+        raise (
+            error
+            if error is not None and is_own
+            else _with_traceback(first_error, traceback_text, rank)
+        )
 
     def close(self) -> None:
         """Free the communicator (collective)."""
@@ -369,17 +373,17 @@ def exchange_rows(rows: NDArray[Any], counts: Sequence[int], comm: MPI.Intracomm
     for each rank. Returns them in order of rank, and of sending.
     """
     row = RowType(rows.shape[1:], rows.dtype)
-    incoming = np.empty(comm.size, np.int64)
-    Backoff().until(comm.Ialltoall(np.array(counts, np.int64), incoming).Test)
-    out = row.empty(int(incoming.sum()))
+    incoming_counts = np.empty(comm.size, np.int64)
+    Backoff().wait_until(comm.Ialltoall(np.array(counts, np.int64), incoming_counts).Test)
+    out = row.empty(int(incoming_counts.sum()))
     max_rows = max(1, PIECE_NBYTES // max(1, row.nbytes))
     n_pieces = max(allgather(comm, math.ceil(max(counts) / max_rows)))
     for piece in range(n_pieces if row.nbytes else 0):
         outgoing, received = (
             [*row.message(array)[:1], *_piece(n_rows, piece * max_rows, max_rows), row.datatype]
-            for array, n_rows in ((rows, counts), (out, incoming.tolist()))
+            for array, n_rows in ((rows, counts), (out, incoming_counts.tolist()))
         )
-        Backoff().until(comm.Ialltoallv(outgoing, received).Test)
+        Backoff().wait_until(comm.Ialltoallv(outgoing, received).Test)
     row.free()
     return out
 
@@ -389,7 +393,7 @@ def _piece(counts: Sequence[int], n_sent: int, max_rows: int) -> tuple[list[int]
 
     `counts`: rows of each rank in all. `n_sent`: how many of each have been sent.
     """
-    firsts = np.cumsum([0, *counts])[:-1].tolist()
+    first_rows = np.cumsum([0, *counts])[:-1].tolist()
     next_counts = [min(max_rows, max(0, count - n_sent)) for count in counts]
-    starts = [first + min(n_sent, count) for first, count in zip(firsts, counts, strict=True)]
+    starts = [first + min(n_sent, count) for first, count in zip(first_rows, counts, strict=True)]
     return next_counts, starts

@@ -36,7 +36,7 @@ class Backoff:
         time.sleep(self._seconds)
         self._seconds = min(2 * self._seconds, MAX_SLEEP_S)
 
-    def until(
+    def wait_until(
         self,
         ready: Callable[[], bool],
         deadline: float = math.inf,
@@ -52,7 +52,7 @@ class Backoff:
 def duplicate(comm: Any) -> Any:
     """Return a communicator of the same ranks, whose messages are its own."""
     duplicated, request = comm.Idup()
-    Backoff().until(request.Test)
+    Backoff().wait_until(request.Test)
     return duplicated
 
 
@@ -63,12 +63,12 @@ def bcast(comm: Any, value: Any) -> Any:
     is_root = comm.rank == ROOT
     data = MPI.pickle.dumps(value) if is_root else b""
     slot = _first_message(data)
-    Backoff().until(comm.Ibcast(slot, root=ROOT).Test)
+    Backoff().wait_until(comm.Ibcast(slot, root=ROOT).Test)
     nbytes = _nbytes(slot)
     message = slot[SIZE_NBYTES : SIZE_NBYTES + nbytes]
     if nbytes > BODY_NBYTES:
         message = np.frombuffer(data, np.uint8) if is_root else np.empty(nbytes, np.uint8)
-        Backoff().until(comm.Ibcast([message, MPI.BYTE], root=ROOT).Test)
+        Backoff().wait_until(comm.Ibcast([message, MPI.BYTE], root=ROOT).Test)
     return value if is_root else MPI.pickle.loads(message)
 
 
@@ -78,13 +78,13 @@ def allgather(comm: Any, value: Any) -> list[Any]:
 
     data = MPI.pickle.dumps(value)
     slots = np.empty((comm.size, SIZE_NBYTES + BODY_NBYTES), np.uint8)
-    Backoff().until(comm.Iallgather(_first_message(data), slots).Test)
+    Backoff().wait_until(comm.Iallgather(_first_message(data), slots).Test)
     counts = [_nbytes(slot) for slot in slots]
     if max(counts) <= BODY_NBYTES:
         parts = [slot[SIZE_NBYTES : SIZE_NBYTES + n] for slot, n in zip(slots, counts, strict=True)]
     else:
         all_data = np.empty(sum(counts), np.uint8)
-        Backoff().until(comm.Iallgatherv([data, MPI.BYTE], [all_data, counts, MPI.BYTE]).Test)
+        Backoff().wait_until(comm.Iallgatherv([data, MPI.BYTE], [all_data, counts, MPI.BYTE]).Test)
         parts = np.split(all_data, np.cumsum(counts)[:-1])
     return [MPI.pickle.loads(part) for part in parts]
 
@@ -106,5 +106,5 @@ def any_of(comm: Any, is_true: bool, wait: Wait | None = None) -> bool:
     """Return whether `is_true` holds on any rank; sleeps meanwhile, or calls `wait`."""
     any_true = np.zeros(1, np.int32)
     request = comm.Iallreduce(np.array([is_true], np.int32), any_true)
-    (wait or Backoff().until)(request.Test)
+    (wait or Backoff().wait_until)(request.Test)
     return bool(any_true[0])
