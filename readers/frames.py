@@ -85,8 +85,8 @@ class FrameCache:
             self._unit_frames = 1
             unit_nbytes = info.frame_nbytes
         self._run_frames = self._unit_frames * max(1, RUN_NBYTES // unit_nbytes)
-        self._ring = BufferRing(info, layout.fields)
-        self._single_frames = BufferRing(info, layout.fields)
+        self._run_buffers = BufferPool(info, layout.fields)
+        self._single_frames = BufferPool(info, layout.fields)
         self._start = self._stop = 0
         self._frames: list[Frame | None] = []
         self._caches_all = False
@@ -110,16 +110,16 @@ class FrameCache:
         """
         index = frame - self._start
         is_cached = 0 <= index < len(self._frames)
-        cached = self._frames[index] if is_cached else None
-        if cached is None:
+        cached_frame = self._frames[index] if is_cached else None
+        if cached_frame is None:
             self._fetch(frame, is_repeated=is_cached)
             index = frame - self._start
-            cached = self._frames[index]
-            assert cached is not None
+            cached_frame = self._frames[index]
+            assert cached_frame is not None
         self._last_jump, self._last_frame = frame - self._last_frame, frame
         if not self.must_copy:
             self._frames[index] = None
-        return cached
+        return cached_frame
 
     def _fetch(self, frame: int, *, is_repeated: bool) -> None:
         previous_run = self._start, self._stop
@@ -162,8 +162,8 @@ class FrameCache:
         n_frames = self._unit_frames if self._is_compressed else 1
         if is_continuous:
             n_frames = self._run_frames
-            last = self._n_frames if step > 0 else -n_frames  # backwards, the last may be shorter
-            starts: Iterable[int] = range(start, last, step * n_frames)
+            end = self._n_frames if step > 0 else -n_frames  # backwards, the last may be shorter
+            starts: Iterable[int] = range(start, end, step * n_frames)
         else:
             jumps = range(frame, self._n_frames if step > 0 else -1, step)
             starts = (
@@ -196,7 +196,7 @@ class FrameCache:
         return start, stop, self._caches_all or self._jump_frames > 1
 
     def _read(self, start: int, stop: int) -> FrameBuffer:
-        buffers = self._ring if stop - start > 1 else self._single_frames
+        buffers = self._run_buffers if stop - start > 1 else self._single_frames
         buffer = buffers.take(stop - start)
         self._layout.read(start, stop, out=buffer.block)
         return buffer
@@ -290,7 +290,7 @@ class _BufferMemory:
         return FrameBuffer(block, self._arrays)
 
 
-class BufferRing:
+class BufferPool:
     """Gives out blocks to read into, in memory that is not in use any more.
 
     While a caller keeps an array of a block, or a view of one, its memory is not given out again;

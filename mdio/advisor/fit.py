@@ -293,12 +293,12 @@ def _fit_compute(rows: Sequence[TimingRow], ratio: float) -> tuple[float, float]
 
     `ratio`: fixed seconds to those of a repeat, used if the rows have a single workload.
     """
-    by_x: dict[float, list[TimingRow]] = {}
+    rows_by_workload: dict[float, list[TimingRow]] = {}
     for row in rows:
-        by_x.setdefault(row.workload_x, []).append(row)
+        rows_by_workload.setdefault(row.workload_x, []).append(row)
     seconds = {
         x: geometric_mean(row.t_comp_mean_s * row.n_ranks for row in _rows_of_fewest_ranks(x_rows))
-        for x, x_rows in by_x.items()
+        for x, x_rows in rows_by_workload.items()
     }
     if len(seconds) > 1:
         # minimise sum((fixed + repeat x)/y - 1)^2
@@ -374,7 +374,7 @@ PRIOR_WIDTHS: Mapping[str, float] = {
     **{f"read {layout}": 0.15 for layout in ACCESS_MODELS if layout != "xtc-shared"},
     "storage limit": 0.7,
     "file limit": 0.7,
-    **{f"gather {kind}": 0.5 for kind in GATHERS},
+    **{f"gather {name}": 0.5 for name in GATHERS},
 }
 """Fitted factors to the values of a profile, and the widths of their priors."""
 
@@ -413,10 +413,11 @@ def _scale_profile(base: Profile, logs: NDArray[np.float64]) -> Profile:
             },
         ),
         gather={
-            kind: Gather(
-                cost.base_s * factor[f"gather {kind}"], cost.per_rank_s * factor[f"gather {kind}"]
+            gather_name: Gather(
+                cost.base_s * factor[f"gather {gather_name}"],
+                cost.per_rank_s * factor[f"gather {gather_name}"],
             )
-            for kind, cost in base.gather.items()
+            for gather_name, cost in base.gather.items()
         },
     )
 
@@ -536,7 +537,7 @@ def _errors(profile: Profile, rows: Sequence[TimingRow]) -> NDArray[np.float64]:
 
 
 def residuals(profile: Profile, rows: Sequence[TimingRow]) -> list[Residual]:
-    """Return pairs of the model's totals and the measured ones."""
+    """Return each row with the total that the model predicts."""
     predictions = [(row, _predict_row(profile, row)) for row in rows]
     return [
         Residual(row, prediction.t_total_s, prediction.low_s, prediction.high_s)

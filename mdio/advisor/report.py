@@ -81,14 +81,14 @@ def _commands(decision: Decision) -> str:
     return section("What to run", commands(decision.commands))
 
 
-TIME_HEADS = ("convert", "one pass", "total", "from", "to")
+TIME_HEADINGS = ("convert", "one pass", "total", "from", "to")
 
 
 def _times(option: Option) -> list[str]:
-    """Return the times of an option under the heads of `TIME_HEADS`."""
+    """Return the times of an option under `TIME_HEADINGS`."""
     total = option.total
     if total is None:
-        return [duration(None)] * len(TIME_HEADS)
+        return [duration(None)] * len(TIME_HEADINGS)
     times = (total.convert_s, total.run.t_total_s, total.total_s, total.low_s, total.high_s)
     return [*map(duration, times)]
 
@@ -106,7 +106,7 @@ def _options(decision: Decision) -> str:
         for option in decision.options
     ]
     ranks = plural(decision.ranks, "rank")
-    headings = ("layout", "MB", "bytes/atom", *TIME_HEADS, "")
+    headings = ("layout", "MB", "bytes/atom", *TIME_HEADINGS, "")
     return section(
         f"{plural(decision.passes, 'pass')} with {ranks}",
         picture(draw_totals(decision), "Time to convert once and run all passes, with its range."),
@@ -184,16 +184,17 @@ def gain_sentence(decision: Decision) -> str:
         for option in decision.options
         if option.total is not None and option.problem is None
     }
-    advised, source = totals[decision.recommended.name], totals["as-is"]
-    if advised is not source:
+    recommended, source = totals[decision.recommended.name], totals["as-is"]
+    if recommended is not source:
         verb = "copying" if decision.recommended.layout == "local-copy" else "converting"
-        is_small = source.run.t_total_s - advised.run.t_total_s < START_S
-        within = ", both within a running process, since each command takes longer to start"
+        is_small = source.run.t_total_s - recommended.run.t_total_s < START_S
+        start_note = ", both within a running process, since each command takes longer to start"
         return (
-            f"{verb} takes {duration(advised.convert_s)} once; a pass then takes "
-            f"{duration(advised.run.t_total_s)} instead of {duration(source.run.t_total_s)}"
-            f"{within if is_small else ''}; "
-            f"in all, {passes}: {duration(advised.total_s)} instead of {duration(source.total_s)}"
+            f"{verb} takes {duration(recommended.convert_s)} once; a pass then takes "
+            f"{duration(recommended.run.t_total_s)} instead of {duration(source.run.t_total_s)}"
+            f"{start_note if is_small else ''}; "
+            f"in all, {passes}: {duration(recommended.total_s)} instead of "
+            f"{duration(source.total_s)}"
         )
     alternatives = {name: total for name, total in totals.items() if name != "as-is"}
     if not alternatives:
@@ -238,7 +239,7 @@ def _rule_text(decision: Decision) -> str:
 def text_lines(decision: Decision) -> list[str]:
     """Return the report as lines of text."""
     source = decision.measurements.source
-    rows: list[tuple[str, ...]] = [("", "layout", "bytes/atom", *TIME_HEADS)]
+    rows: list[tuple[str, ...]] = [("", "layout", "bytes/atom", *TIME_HEADINGS)]
     for option in _forecast_options(decision):
         mark, density = "->" * option.is_chosen, f"{source.density(option.nbytes):.2f}"
         rows.append((mark, option.name, density, *_times(option)))

@@ -248,18 +248,20 @@ class Request:
                 # Where the fitted atoms are analysed, the analysis looks at all frames for cuts.
                 select = getattr(self.kernel, "select", None)
                 is_checked = self.kernel.needs_whole and transformed.is_fitted_by(select)
-                some_frames = source_frames[:0] if is_checked else source_frames
-                cuts = notes_on_cut(transformed, prepared.atoms, some_frames, system.residues)
-                notes += tuple(cuts)
+                checked_frames = source_frames[:0] if is_checked else source_frames
+                cut_notes = notes_on_cut(
+                    transformed, prepared.atoms, checked_frames, system.residues
+                )
+                notes += tuple(cut_notes)
                 if isinstance(self.kernel, SeriesKernel) and "universe" in vars(transformed):
                     # Workers prepare the transform of each batch of atoms by themselves.
                     transformed.options["top"] = topology_of(transformed.universe)
                 transformed.load_universe = None
             if self.kernel.needs_whole or prepared.is_direct:
-                cut = system.cut_molecules(prepared.atoms)
-                prepared = replace(prepared, doubts=cut)
-                if cut is not None and system.reference is not None:
-                    notes += cut.notes_on_reference(*system.reference)
+                finder = system.cut_molecules(prepared.atoms)
+                prepared = replace(prepared, doubts=finder)
+                if finder is not None and system.reference is not None:
+                    notes += finder.notes_on_reference(*system.reference)
             notes += tuple(system.notes)
             if self.reducer is not None:
                 keeps_columns = isinstance(self.reducer, Mean | Stack)

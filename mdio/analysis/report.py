@@ -146,7 +146,8 @@ def stream(record: dict[str, Any]) -> str:
                     color="white" if colour in DARK else "black",
                 )
         names = [
-            f"rank {key[0]}" if key[0] >= 0 else f"worker {i}" for i, key in enumerate(row_keys)
+            f"rank {rank}" if rank >= 0 else f"worker {number}"
+            for number, (rank, *_) in enumerate(row_keys)
         ]
         name_rows(axes, names)
         axes.set(title=title)
@@ -163,8 +164,8 @@ def series(
 ) -> str:
     """Draw the first column of a result over time, coloured by block, or over lags."""
     column = np.asarray(values).reshape(len(values), -1)[:, 0]
-    what = "over lags" if over == "lag" else "over time, one colour per block"
-    title = f"{axis_label(label)} {what}"
+    axis_text = "over lags" if over == "lag" else "over time, one colour per block"
+    title = f"{axis_label(label)} {axis_text}"
     stride = max(1, -(-len(column) // MAX_POINTS))
     with figure(2.7) as (fig, axes):
         first = 0
@@ -227,8 +228,8 @@ def save_report(result: AnalysisResult, path: str | PathLike[str], title: str) -
     result = with_field_columns(result)
     if result.per_frame and result.values.size and result.values.dtype.kind in "biuf":
         name = result.labels[0] if len(result.labels) else "values"
-        curve = series(result.time, result.values, times["timings"], name, result.over)
-        parts.insert(1, section("Result", picture(curve)))
+        result_plot = series(result.time, result.values, times["timings"], name, result.over)
+        parts.insert(1, section("Result", picture(result_plot)))
     if result.notes:
         parts.insert(1, section("Notes", *map(paragraph, result.notes)))
     save_page(path, summary_sentence(times, title), parts)

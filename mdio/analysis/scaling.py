@@ -243,10 +243,10 @@ def summarise(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     their standard deviations. A series without a run on one worker is measured against its smallest
     number N0, as if it had scaled perfectly up to there: ``base_ranks``.
     """
-    by_case: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    runs_by_case: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for run in runs:
-        by_case.setdefault((run["series"], run["n_ranks"]), []).append(run)
-    rows = [_row(group) for group in by_case.values()]
+        runs_by_case.setdefault((run["series"], run["n_ranks"]), []).append(run)
+    rows = [_row(group) for group in runs_by_case.values()]
     for row in rows:
         series = [other for other in rows if other["series"] == row["series"]]
         base = min(series, key=lambda other: int(other["n_ranks"]))
@@ -307,7 +307,7 @@ COLUMNS = (
     *(("speed-up", "speedup"), ("±", "speedup_std")),
     *(("efficiency", "efficiency"), ("±", "efficiency_std"), ("seconds", "seconds")),
 )
-"""Heads of the table, and the keys of their numbers."""
+"""Headings of the table, and the keys of their numbers."""
 BANDS = "Bands: standard deviation over repeats."
 
 
@@ -319,21 +319,21 @@ def save_scaling_page(
 ) -> None:
     """Write tables and pictures of a scaling bench as one HTML file."""
     headings, keys = zip(*COLUMNS, strict=True)
-    by_series: dict[str, list[dict[str, Any]]] = {}
+    rows_by_series: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
-        by_series.setdefault(row["series"], []).append(row)
+        rows_by_series.setdefault(row["series"], []).append(row)
     counts = sorted({row["n_ranks"] for row in rows})
     pictures = []
     for key, heading, exponent in (
         ("speedup", "Speed-up t_total(1) / t_total(N)", 1),
         ("efficiency", "Efficiency: speed-up / N", 0),
     ):
-        lines = {name: _curve(series, key, f"{key}_std") for name, series in by_series.items()}
+        lines = {name: _curve(series, key, f"{key}_std") for name, series in rows_by_series.items()}
         ideal = [float(count**exponent) for count in counts]
         lines["ideal"] = list(zip(counts, ideal, ideal, ideal, strict=True))
         pictures.append(picture(over_ranks(lines, heading, key), BANDS))
     parts = [section("All series", *pictures)]
-    for name, series in by_series.items():
+    for name, series in rows_by_series.items():
         own_runs = [run for run in runs if run["series"] == name]
         largest = series[-1]["n_ranks"]
         last = next(run for run in reversed(own_runs) if run["n_ranks"] == largest)

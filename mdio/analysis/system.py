@@ -132,9 +132,9 @@ class System:
 
     def indices_in_topology(self, selection: Any) -> AtomIndices:
         """Return atoms given as indices or an AtomGroup, as indices into the topology."""
-        in_topology = self._top is not None and self._group is not None
-        n_atoms = len(self.universe.atoms) if in_topology else self.layout.info.n_atoms
-        name = self._top if in_topology else self.layout.path
+        is_in_topology = self._top is not None and self._group is not None
+        n_atoms = len(self.universe.atoms) if is_in_topology else self.layout.info.n_atoms
+        name = self._top if is_in_topology else self.layout.path
         return atom_indices(selection, n_atoms, name, option="select")
 
     def atoms(self, selection: Any) -> AtomIndices:
@@ -281,19 +281,23 @@ class System:
 
         n_atoms = self.layout.info.n_atoms if atoms is None else len(atoms)
         with open_layout(file) as layout:
-            reference, selected = layout.topology(), None
+            reference, selected_indices = layout.topology(), None
             n_reference = layout.info.n_atoms
             if n_reference != n_atoms and isinstance(selection, str) and reference is not None:
-                selected = select_stored(reference, selection)
-                if selected is None:
+                selected_indices = select_stored(reference, selection)
+                if selected_indices is None:
                     reference_atoms = stored_universe(reference, layout).atoms
-                    selected = select_by_mdanalysis(reference_atoms, selection, notes=self.notes)
-                n_reference = len(selected)
+                    selected_indices = select_by_mdanalysis(
+                        reference_atoms, selection, notes=self.notes
+                    )
+                n_reference = len(selected_indices)
             topology: Topology | None = None
             if reference is not None and (self._top is not None or self.topology is not None):
                 topology = self.topology or topology_of(self.universe)
                 topology = topology if atoms is None else topology.take(atoms)
-                reference = reference if selected is None else reference.take(selected)
+                reference = (
+                    reference if selected_indices is None else reference.take(selected_indices)
+                )
             if n_reference != n_atoms:
                 difference = ""
                 advice = "select atoms that both have (--select, in Python: select=)"
@@ -313,7 +317,7 @@ class System:
                 )
             if topology is not None and reference is not None:
                 self.notes += note_on_reference_names(topology, reference, file, "compared")
-            frame = layout.read(0, 1, atoms=selected)
+            frame = layout.read(0, 1, atoms=selected_indices)
         if not frame.box.any() and self.layout.info.n_frames:
             # The trajectory's box shows whether molecules were cut before the file was saved.
             frame.box[...] = self.layout.read(0, 1, atoms=()).box

@@ -95,7 +95,7 @@ def add_options(parser: argparse.ArgumentParser, *parts: type, **texts: str) -> 
         exclusive_groups: dict[str, Any] = {}
         for declaration in fields(part):
             metadata = declaration.metadata
-            if not metadata["spelled"] or (texts and declaration.name not in texts):
+            if not metadata["spelling"] or (texts and declaration.name not in texts):
                 continue
             arguments: dict[str, Any] = {"dest": declaration.name}
             if (choices := metadata.get("choices")) is not None:
@@ -109,7 +109,7 @@ def add_options(parser: argparse.ArgumentParser, *parts: type, **texts: str) -> 
                 parent = exclusive_groups[exclusive_group] = (
                     exclusive_groups.get(exclusive_group) or group.add_mutually_exclusive_group()
                 )
-            for value, spelling in metadata.get("values", {None: metadata["spelled"]}).items():
+            for value, spelling in metadata.get("values", {None: metadata["spelling"]}).items():
                 const = {} if value is None else {"action": "store_const", "const": value}
                 add(
                     parent,
@@ -152,9 +152,11 @@ def save_result(result: AnalysisResult | MapReduceResult, path: str) -> None:
     except OutputError as error:
         import tempfile  # seldom needed
 
-        refused = Path(path)
+        refused_path = Path(path)
         try:
-            descriptor, temporary = tempfile.mkstemp(refused.suffix, f"mdio-{refused.stem}-")
+            descriptor, temporary = tempfile.mkstemp(
+                refused_path.suffix, f"mdio-{refused_path.stem}-"
+            )
             os.close(descriptor)
         except OSError:
             raise error from None

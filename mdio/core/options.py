@@ -25,10 +25,10 @@ ALLOWED_WITH = {"append": False, "follow": True}
 """Whether an option may be given with these, unless its field says otherwise."""
 
 
-def option(text: str, spelled: str = "", default: Any = None, **properties: Any) -> Any:
+def option(text: str, spelling: str = "", default: Any = None, **properties: Any) -> Any:
     """Return a field that declares an option.
 
-    `text`: its help. `spelled`: its names on the command line, then the name of its value (``-s
+    `text`: its help. `spelling`: its names on the command line, then the name of its value (``-s
     --top FILE``); an option without a value is a flag, one without a name exists in Python only.
     `properties`: ``kind``, how its text is parsed if that does not follow from its type
     (`mdio.cli.common.PARSER_ARGUMENTS`); ``choices``; ``values``, a flag for each of its values;
@@ -37,7 +37,7 @@ def option(text: str, spelled: str = "", default: Any = None, **properties: Any)
     mapping; ``layout_specific``: only some layouts have it; ``append``, ``follow``: whether it may
     be given with these (`ALLOWED_WITH`).
     """
-    metadata = {"text": text, "spelled": spelled, **properties}
+    metadata = {"text": text, "spelling": spelling, **properties}
     if callable(default):
         return field(default_factory=default, metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -50,7 +50,7 @@ def declared_fields(*option_sets: Any) -> dict[str, Field[Any]]:
 
 def spell_option(option: Field[Any], value: Any = None) -> str:
     """Return how the command line spells an option that has this `value`."""
-    flags = [word for word in option.metadata["spelled"].split() if word.startswith("--")]
+    flags = [word for word in option.metadata["spelling"].split() if word.startswith("--")]
     values = option.metadata.get("values", {})
     value_flag = values.get(value) if isinstance(value, str) else None
     return str(value_flag or (flags or [option.name])[0])

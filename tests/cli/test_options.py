@@ -39,7 +39,7 @@ def build_manifest(path):
 def test_an_option_is_wherever_it_belongs(name):
     one = declared_fields(*OPTIONS)[name]
     assert f"``{name}``" in mdio.convert.__doc__
-    if one.metadata["spelled"]:
+    if one.metadata["spelling"]:
         assert spell_option(one) in command_help("convert").replace(",", " ").split()
     choices = one.metadata.get("choices") or one.metadata.get("values")
     sample = {"bool": True, "str": "7", "str | None": "7"}.get(one.type, 7)

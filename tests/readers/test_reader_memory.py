@@ -147,7 +147,7 @@ def test_memory_is_used_again_and_bounded(paths, monkeypatch):
     assert len(made) == first <= 4
     kept = [trajectory[frame].positions for frame in range(0, 98, 9)]
     assert len({id(array) for array in kept}) == 1
-    assert len(trajectory._cache._ring._buffers) <= 2
+    assert len(trajectory._cache._run_buffers._buffers) <= 2
     del kept
     gc.collect()
     for _ in trajectory:

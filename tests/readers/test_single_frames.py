@@ -292,7 +292,7 @@ def test_numbers_of_a_long_trajectory_are_read_once_while_they_fit(
 
 def test_room_that_is_in_use_is_not_given_out():
     info = TrajectoryInfo("zarr", "a", 10, 4, 1.0, 0.0, 9.0)
-    buffers = frames.BufferRing(info, ("positions",))
+    buffers = frames.BufferPool(info, ("positions",))
     room = buffers.take(3)
     other = buffers.take(3)
     assert other is not room
