@@ -283,7 +283,7 @@ def prepare_append(
     old = open_layout(out, verify=options.sources.verify)
     try:
         if options.storage.to not in (None, old.name):
-            raise PlanError(f"{out}: is {old.name}, and stays it; leave out --to")
+            raise PlanError(f"{out}: is {old.name} already; leave out --to")
         open_continuation(old, 0)
         files = [to_path(file) for file in sources]
         return _AppendPlanner(old, former_state, files, options).plan()

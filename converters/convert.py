@@ -130,7 +130,7 @@ def note_left_out_fields(
         )
     if requested.compression is not None and not plan.arrays and plan.compression is None:
         raise PlanError(
-            f"{plan.layout} files know no --compression {requested.compression}; leave it out, or "
+            f"{plan.layout} files have no --compression {requested.compression}; leave it out, or "
             "write h5md or zarr"
         )
     stored_fields = {array.field for array in plan.arrays} or set(plan.native.fields)

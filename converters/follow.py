@@ -74,13 +74,13 @@ def follow(
     """
     conversion_options = ConversionOptions.of(growing=True, **options)
     for name in conversion_options.refused_options("follow"):
-        raise PlanError(f"{name} does not go with --follow; leave it out")
+        raise PlanError(f"{name} cannot be combined with --follow; leave it out")
     selection = conversion_options.selection
     for name, value in (("--start", selection.start), ("--step", selection.step)):
         if value is not None and value < 0:
             raise PlanError(
-                f"{name} {value} does not go with --follow: where the source ends is not known "
-                "yet; give a number of 0 or more"
+                f"{name} {value} cannot be combined with --follow: where the source ends is not "
+                "known yet; give a number of 0 or more"
             )
     require_disk(source, f"following a source needs it on a disk; {COPY_ADVICE}")
     out_path = link_target(out) if append else to_path(out)

@@ -705,11 +705,11 @@ def notes_on_cut(
 ) -> list[str]:
     """Return notes where the box cuts molecules among the atoms that are centred or fitted.
 
-    The reference and some of the `frames` are looked at, as they are before centring and fitting.
+    The reference and some of the `frames` are checked, as they are before centring and fitting.
 
     `output_atoms`: atoms of the source to return. `residues_of(atoms)`: returns the residues of
     some of its atoms; None without a topology. `are_stored`: whether the frames are stored;
-    if so, also look at all kept atoms, whose bonds may be missing.
+    if so, also check all kept atoms, whose bonds may be missing.
     """
     source, transform = transformed.source, transformed.prepare_transform(output_atoms)
     if not source.info.has_box:
@@ -741,7 +741,7 @@ def notes_on_cut(
                 if len(finder.frames(transformed.read_with(previous_transform, frame, atoms))):
                     cut_frames.append(frame)
         if cut_frames:
-            n_cut = f"{len(cut_frames)} of the {plural(len(sample), 'frame')} looked at"
+            n_cut = f"{len(cut_frames)} of the {plural(len(sample), 'frame')} checked"
             notes.append(
                 f"the box cuts the {plural(len(atoms), 'atom')} that are {use} in {n_cut} "
                 f"({runs_text(runs_from_indices(cut_frames), MAX_RUNS)}): {effect}; {finder.advice}"
@@ -761,10 +761,10 @@ def notes_on_cut(
             advice = f"make molecules whole in {reference_option}" if is_file else finder.advice
             notes.append(
                 f"the box cuts the {plural(len(fit.atoms), 'atom')} that are fitted in the "
-                f"reference, so that all frames are laid on it wrongly; {advice}"
+                f"reference, so that all frames are superposed on it wrongly; {advice}"
             )
         if not is_whole and (finder := cut_molecule_finder(fit.atoms, was_rotated=was_rotated)):
-            effect = "such frames are laid on the reference wrongly"
+            effect = "such frames are superposed on the reference wrongly"
             note_cut_frames(finder, fit.atoms, replace(transform, fit=None), "fitted", effect)
     if are_stored and transformed.pbc in NEED_BONDS:
         all_read = np.arange(transformed.n_read(transform))

@@ -301,7 +301,8 @@ class StorageOptions:
         """Raise PlanError if velocities or forces are to be rounded; `option` forbids it."""
         for name in self.field_precisions:
             raise PlanError(
-                f"--precision-{name} does not go with {option}; leave it out, or write zarr or h5md"
+                f"--precision-{name} cannot be combined with {option}; leave it out, or write zarr "
+                "or h5md"
             )
 
 

@@ -199,8 +199,8 @@ class RefsWriter(LayoutWriter):
         for name, is_given in changes.items():
             if is_given:
                 raise PlanError(
-                    f"{name} does not go with references, which point into the source as it is; "
-                    "leave it out, or write zarr"
+                    f"{name} cannot be combined with references, which point into the source as it "
+                    "is; leave it out, or write zarr"
                 )
         options.refuse_rounding("references")
         left_out_fields = info.fields[1:]

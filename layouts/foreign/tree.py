@@ -280,7 +280,7 @@ class ForeignTrajectory(ABC):
         skip = int(self._creator == "ESPResSo" and _has_fill_row(steps))
         if skip and field == "positions":
             self.notes.append(
-                f"{self.path}: {steps.name} and times begin with a number of no frame, as "
+                f"{self.path}: {steps.name} and times begin with an entry without a frame, as "
                 "ESPResSo wrote them until June 2026; it is left out"
             )
         time = None if times is None else Column(times, self._factor("time", times), skip=skip)

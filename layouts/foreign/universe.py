@@ -72,7 +72,7 @@ def select_by_mdanalysis(
                 notes.append(
                     f"{selection!r} depends on positions: those of frame {frames.frame} of "
                     f"{frames.filename or 'the Universe'} choose the atoms, for all frames; it is "
-                    "not evaluated anew as they move"
+                    "not evaluated again as they move"
                 )
     except (SelectionError, *_WRONG_SELECTION) as error:
         unknown = _UNKNOWN.search(str(error))

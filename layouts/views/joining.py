@@ -628,7 +628,7 @@ class _Merger:
         return SourceError(
             f"{self.old.path} and {self.new.path} begin at the same {key}, one frame apart or the "
             "second earlier, and have no frame in common, as replicas do: they are not parts of "
-            f"one trajectory, unless each counts its times anew (then give --overlap {KEEP_ALL}). "
+            f"one trajectory, unless each starts its times anew (then give --overlap {KEEP_ALL}). "
             f"Convert each by itself, or give {self._options_text(n_behind)}"
         )
 

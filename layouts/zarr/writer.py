@@ -373,7 +373,7 @@ class Encoding:
 
 
 def choose_encoding(info: TrajectoryInfo, options: WriteOptions) -> Encoding:
-    """Choose how positions are stored; raises PlanError for options that do not go with Zarr."""
+    """Choose how positions are stored; raises PlanError for options that Zarr does not take."""
     precision, compression = options.precision, options.compression
     compression = None if compression == "none" else compression
     if isinstance(precision, float | int):

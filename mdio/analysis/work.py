@@ -61,7 +61,7 @@ class RowCollector:
     def add(self, rows: NDArray[Any]) -> None:
         """Add the next rows.
 
-        Raises BlockError: their shape or type does not go with those before, or the reducer failed,
+        Raises BlockError: their shape or type differs from those before, or the reducer failed,
         which is its cause.
         """
         shape = rows.shape[1:]

@@ -147,7 +147,9 @@ def executor_name(args: argparse.Namespace) -> str:
     """Return the name of the requested executor; raises PlanError if options do not fit it."""
     if args.mpi:
         if args.executor not in (None, "mpi"):
-            raise PlanError(f"--mpi does not go with --executor {args.executor}; leave one out")
+            raise PlanError(
+                f"--mpi cannot be combined with --executor {args.executor}; leave one out"
+            )
         return "mpi"
     if args.scheduler and args.executor not in (None, "dask"):
         raise PlanError(f"--scheduler is for --executor dask, not {args.executor}")

@@ -229,11 +229,12 @@ def notes_on_times(
     )
     if not lacks_first_frame and (time[unordered] == time[0]).any():
         advice = (
-            f"; runs that all begin at {number_text(time[0])} ps are not told apart by times: "
-            "write their frames with mdio.Writer, which gives them new ones (docs/continuing.md)"
+            f"; runs that all begin at {number_text(time[0])} ps cannot be told apart by their "
+            "times: write their frames with mdio.Writer, which gives them new ones "
+            "(docs/continuing.md)"
         )
     return (
-        f"times do not ascend: frame {number} lies at {number_text(time[first])} ps, behind one at "
+        f"times do not ascend: frame {number} lies at {number_text(time[first])} ps, after one at "
         f"{number_text(time[first - 1])} ps{count_text}{advice if n_files == 1 else ''}",
     )
 

@@ -192,7 +192,7 @@ def encode(
         (n_frames,),
         (n_frames,),
     ) or (n_frames and not x_nm.shape[1]):
-        raise ValueError(f"positions of {x_nm.shape} do not go with boxes, times or steps given")
+        raise ValueError(f"positions of {x_nm.shape} do not agree with boxes, times or steps given")
     precision = float(np.float32(precision))
     if not 0 < precision < np.inf:
         raise ValueError(f"precision is {precision}; it must be a positive number of steps a nm")

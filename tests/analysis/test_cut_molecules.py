@@ -136,7 +136,7 @@ def test_a_fit_hides_no_frame_that_is_cut(sometimes_cut, workers, tmp_path):
     given = {"top": PSF, "workers": workers}
     result = mdio.analyze(path, kernel=mdio.RMSD("protein"), fit="rot+trans", **given)
     assert named(result.notes) == len(frames)
-    assert not any("looked at" in note for note in result.notes)  # since all were
+    assert not any("frames checked" in note for note in result.notes)  # since all were
     for name, pbc, n_cut in (("fitted.zarr", None, len(frames)), ("whole.zarr", "whole", 0)):
         selection = mdio.Selection(pbc=pbc, fit="rot+trans", fit_select=CA)
         mdio.convert(path, tmp_path / name, top=PSF, selection=selection)
@@ -168,7 +168,7 @@ def test_a_fit_on_other_atoms_is_looked_at(sometimes_cut):
     kernel = mdio.RMSF(select="resid 3 and name CA")
     result = mdio.analyze(path, kernel=kernel, fit_reference=frames[0], **given)
     assert len(of_reference(result.notes)) == 1
-    (note,) = [note for note in result.notes if "looked at" in note]
+    (note,) = [note for note in result.notes if "frames checked" in note]
     assert f"in {len(frames)} of the {N_FRAMES} frames" in note
 
 

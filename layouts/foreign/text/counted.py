@@ -273,7 +273,7 @@ TITLE = "one frame\n"
 
 
 class MDCRD(TextFormat):
-    """A trajectory of AMBER: coordinates, or velocities, which cannot be told from them."""
+    """A trajectory of AMBER: coordinates, or velocities, which look the same in the file."""
 
     needs_n_atoms = True
     _has_box: bool | None = None
@@ -331,7 +331,7 @@ class MDCRD(TextFormat):
             yield f"{self.format_name} holds no angles of the box: assumed to be 90 degrees"
         elif int(self.options["n_atoms"]) == 1:
             yield (
-                f"whether frames of one atom have a box cannot be told in {self.format_name}: they "
+                f"whether frames of one atom have a box is unknown in {self.format_name}: they "
                 "are taken to have none; if they have, name the format with --format CRDBOX"
             )
 

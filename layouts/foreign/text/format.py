@@ -401,7 +401,7 @@ class TextFrames(ForeignFrames):
         if len(raw) < stop - start:
             raise SourceError(
                 f"{self.path}: frame {frame} has {len(raw)} bytes, and had {stop - start} when the "
-                "file was opened: it changed; open it anew"
+                "file was opened: it changed; open it again"
             )
         return raw
 

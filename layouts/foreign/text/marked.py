@@ -31,7 +31,7 @@ MODEL, END_OF_MODEL, END = b"MODEL ", b"ENDMDL", b"END"
 _MODEL_LINE = re.compile(rb"^MODEL.*\n?", re.MULTILINE)
 TRAILER = (b"CONECT", b"MASTER")
 """Records after the atoms of all models."""
-NO_END = "the file ends without END or ENDMDL: whether atoms are missing cannot be told"
+NO_END = "the file ends without END or ENDMDL: whether atoms are missing is unknown"
 COORDINATES_END = 54
 """First column after the coordinates."""
 
@@ -89,8 +89,8 @@ class PDB(TextFormat):
         """Skip the cell after a model, in a file with cells after models."""
         if not lines.peek().startswith(CELL):
             raise FrameError(
-                f"{quoted(lines.peek())} behind a model, where those before have CRYST1: whether "
-                "that is the cell of the model before or behind it cannot be told"
+                f"{quoted(lines.peek())} after a model, where those before have CRYST1: whether "
+                "that is the cell of the model before or after it is unknown"
             )
         lines.next()
 

@@ -118,7 +118,7 @@ def _describe_uneven_times(time: NDArray[np.float64]) -> str:
         )
     if steps[frame] <= 0:
         return (
-            f"frame {frame + 1} of {len(time)} lies at {number_text(time_after)} ps, behind one at "
+            f"frame {frame + 1} of {len(time)} lies at {number_text(time_after)} ps, after one at "
             f"{number_text(time_before)} ps; choose frames of one run (--start, --stop)"
         )
     if median_step > 0 and steps[frame] > GAP * median_step:
@@ -213,8 +213,8 @@ class MSD(Lagged):
             )
         if system.is_superposed:
             system.notes.append(
-                "frames were laid on a reference by a fit, so that displacements are not those of "
-                "the simulation; give the trajectory from before the fit"
+                "frames were superposed on a reference by a fit, so that displacements are not "
+                "those of the simulation; give the trajectory from before the fit"
             )
         quiet = system.is_superposed or "nojump" in system.stored_and_read("pbc")
         return replace(super().prepare(system), quiet=quiet)

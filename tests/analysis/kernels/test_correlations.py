@@ -136,7 +136,7 @@ def test_displacements_of_fitted_frames_are_told(adk, tmp_path):
     out = tmp_path / "fitted.zarr"
     mdio.convert(adk["xtc"], out, top=adk["psf"], selection=mdio.Selection(fit="rot+trans"))
     notes = mdio.analyze(out, kernel="msd", select="name CA").notes
-    assert any("laid on a reference by a fit" in note for note in notes)
+    assert any("superposed on a reference by a fit" in note for note in notes)
     assert not any("--pbc nojump" in note for note in notes)
 
 

@@ -152,10 +152,12 @@ def test_the_end(tmp_path, whole, grow):
         follow(growing.path, out, every_s=0, until_idle_s=0, append=True)
     with pytest.raises(SourceError, match="no complete frame came"):
         follow(tmp_path / "not-there.xtc", tmp_path / "a.zarr", until_idle_s=0)
-    with pytest.raises(PlanError, match="--begin does not go with --follow"):
+    with pytest.raises(PlanError, match="--begin cannot be combined with --follow"):
         follow(growing.path, out, selection=mdio.Selection(begin_ps=3))
     for bad in ({"start": -5}, {"step": -1}):
-        with pytest.raises(PlanError, match="does not go with --follow: where the source ends"):
+        with pytest.raises(
+            PlanError, match="cannot be combined with --follow: where the source ends"
+        ):
             follow(growing.path, tmp_path / "a.zarr", until_idle_s=0, **bad)
 
 

@@ -246,9 +246,9 @@ def test_wrong_arrays_for_encoding(side):
     for precision in (0, -1, np.nan, np.inf):
         with pytest.raises(ValueError, match="precision"):
             encode_one(ones, precision)
-    with pytest.raises(ValueError, match="do not go with"):
+    with pytest.raises(ValueError, match="do not agree with"):
         encode(ones, VECTORS_NM, [0.0], [0])
-    with pytest.raises(ValueError, match="do not go with"):
+    with pytest.raises(ValueError, match="do not agree with"):
         encode(ones[None], VECTORS_NM[None], [0.0, 1.0], [0])
     with pytest.raises(OutputError, match="32-bit step"):
         encode_one(ones, step=2**31)

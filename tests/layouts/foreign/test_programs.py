@@ -165,7 +165,7 @@ def test_espresso(x, tmp_path, seeded):
         block, few = layout.read(0, 7), layout.read(3, 6, atoms=[1001, 5])
         assert layout.info.time_first_ps == 0.5
         assert not [note for note in layout.notes if "whole" in note]
-        assert len([note for note in layout.notes if "number of no frame" in note]) == seeded
+        assert len([note for note in layout.notes if "entry without a frame" in note]) == seeded
     assert_array_equal(block.positions, expected)
     assert_array_equal(few.positions, expected[3:6, [1001, 5]])
     assert_array_equal(block.step, 100 * np.arange(7))

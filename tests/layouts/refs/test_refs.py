@@ -144,9 +144,9 @@ class TestRefusals:
         ("options", "what"),
         [
             ({"select": "name CA"}, "leave out --select"),
-            ({"precision": 0.01}, "--precision does not go with references"),
-            ({"groups": {"ca": "name CA"}}, "--group does not go with references"),
-            ({"compression": "zstd"}, "--compression does not go with references"),
+            ({"precision": 0.01}, "--precision cannot be combined with references"),
+            ({"groups": {"ca": "name CA"}}, "--group cannot be combined with references"),
+            ({"compression": "zstd"}, "--compression cannot be combined with references"),
         ],
     )
     def test_what_changes_frames(self, tmp_path, options, what):
