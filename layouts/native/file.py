@@ -150,7 +150,7 @@ class PositionalFile(OpenFile):
         end = min(offset + nbytes, self.checksums.nbytes)
         return bytes(self._read_checked(offset, end)) if offset < end else b""
 
-    def heads(self, offsets: Sequence[int], nbytes: int) -> Iterator[bytes]:
+    def headers(self, offsets: Sequence[int], nbytes: int) -> Iterator[bytes]:
         """Yield `nbytes` bytes from each of ascending offsets; in a store, all are in flight."""
         with self._all_in_flight(offsets, nbytes):
             for offset in offsets:
@@ -353,8 +353,8 @@ class ScannedLayout(IndexedLayout):
 
     def _headers(self, frames: Sequence[int]) -> Iterator[Any]:
         """Yield the headers of ascending frames; damaged ones are reported when they are read."""
-        heads = self._file.heads(self._index.offsets[list(frames)].tolist(), self.header_nbytes)
-        for frame, raw in zip(frames, heads, strict=True):
+        headers = self._file.headers(self._index.offsets[list(frames)].tolist(), self.header_nbytes)
+        for frame, raw in zip(frames, headers, strict=True):
             with suppress(SourceError):
                 yield self._parse_header(raw, frame)
 

@@ -254,8 +254,8 @@ class TRRLayout(ScannedLayout):
         first = self._header(0)
         if "positions" not in first.present:
             return None
-        heads = self._file.heads(self._index.offsets[1:].tolist(), FIXED_NBYTES)
-        for frame, raw in enumerate(heads, 1):
+        headers = self._file.headers(self._index.offsets[1:].tolist(), FIXED_NBYTES)
+        for frame, raw in enumerate(headers, 1):
             if self._parse_header(raw, frame) != first:
                 return None
         planes = np.array([first.field_offset("positions")], np.int64)
@@ -321,20 +321,20 @@ class TRRLayout(ScannedLayout):
                     )
                     fields[name] = field.part(low, high)
         for first, last, arrays in self._file.records(start, stop, fields):
-            heads = arrays.pop("head")
-            differ = (heads["fixed"] != np.frombuffer(raw, np.uint8)).any(axis=1)
+            headers = arrays.pop("head")
+            differ = (headers["fixed"] != np.frombuffer(raw, np.uint8)).any(axis=1)
             n_alike = int(differ.argmax()) if differ.any() else last - first
             if first + n_alike == start:  # the first frame has changed since its header was read
                 raise changed
             part = block.frames(slice(first - start, first - start + n_alike))
             if n_alike:
-                heads = heads[:n_alike]
-                part.step[...] = heads["step"]
+                headers = headers[:n_alike]
+                part.step[...] = headers["step"]
                 with np.errstate(over="ignore", invalid="ignore"):
-                    part.time[...] = heads["time"].astype(np.float32)
+                    part.time[...] = headers["time"].astype(np.float32)
                     part.box[...] = 0
                     if header.box_nbytes:
-                        vectors = heads["box"].astype(np.float32)
+                        vectors = headers["box"].astype(np.float32)
                         part.box[...] = boxes_from_vectors(vectors, NM_TO_ANGSTROM)
             for name, out in part.present().items() if n_alike and part.n_atoms else ():
                 if name not in arrays:

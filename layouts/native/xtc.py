@@ -105,13 +105,13 @@ def _read_headers(
 ) -> None:
     if file.remote is None:
         for _ in (
-            file.heads(edges[:-1].tolist(), HEADER_NBYTES) if file.checksums is not None else ()
+            file.headers(edges[:-1].tolist(), HEADER_NBYTES) if file.checksums is not None else ()
         ):
             pass  # it compares them with their checksums
         xtc_codec.kernels.read_headers(file.fileno(), start, edges, n_atoms, *out)
         return
-    heads = file.heads(edges[:-1].tolist(), HEADER_NBYTES)
-    for row, (raw, (begin, end)) in enumerate(zip(heads, pairwise(edges.tolist()), strict=True)):
+    headers = file.headers(edges[:-1].tolist(), HEADER_NBYTES)
+    for row, (raw, (begin, end)) in enumerate(zip(headers, pairwise(edges.tolist()), strict=True)):
         head = parse_header(raw, start + row, begin, n_atoms)
         if head.nbytes != end - begin:
             raise ValueError(

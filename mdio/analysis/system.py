@@ -456,9 +456,9 @@ def _first_difference(topology: Topology, reference: Topology) -> str:
     common = np.arange(min(topology.n_atoms, reference.n_atoms))
     differing, _ = topology.take(common).differing_names(reference.take(common))
     first = int(differing[0]) if len(differing) else len(common)
-    name, longer = "trajectory", topology
+    name, longer_topology = "trajectory", topology
     if reference.n_atoms > topology.n_atoms:
-        name, longer = "reference", reference
-    numbers = longer.per_atom("resids")
+        name, longer_topology = "reference", reference
+    numbers = longer_topology.per_atom("resids")
     residue = f" of residue {numbers[first]}" if isinstance(numbers, np.ndarray) else ""
-    return f"they differ from {longer.name_of(first)}{residue} of the {name} on"
+    return f"they differ from {longer_topology.name_of(first)}{residue} of the {name} on"

@@ -35,8 +35,8 @@ def split_evenly(n_frames: int, n_parts: int) -> list[range]:
     n_parts = min(n_parts, n_frames)
     if n_parts <= 0:
         return []
-    size, longer = divmod(n_frames, n_parts)
-    edges = [part * size + min(part, longer) for part in range(n_parts + 1)]
+    size, n_longer = divmod(n_frames, n_parts)
+    edges = [part * size + min(part, n_longer) for part in range(n_parts + 1)]
     return [range(a, b) for a, b in itertools.pairwise(edges)]
 
 
@@ -119,8 +119,8 @@ def _piece_edges(boundaries: ArrayLike, frames: range) -> Edges:
     """Return the edges of pieces that hold any of `frames`, as indices into `frames`."""
     edges = np.asarray(boundaries, dtype=np.int64)
     indices = -((frames.start - edges) // frames.step)
-    inner = indices[(indices > 0) & (indices < len(frames))]
-    edges = np.sort(np.concatenate(([0], inner, [len(frames)])))
+    inner_edges = indices[(indices > 0) & (indices < len(frames))]
+    edges = np.sort(np.concatenate(([0], inner_edges, [len(frames)])))
     return edges[np.insert(np.diff(edges) > 0, 0, True)]  # np.unique would import numpy.ma
 
 

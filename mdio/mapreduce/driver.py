@@ -254,8 +254,8 @@ def _map_reduce(
     else:
         tasks = job.tasks(enumerate(plan.blocks) for plan in plans)
     futures: dict[int, Any] = {}
-    leave: dict[str, Any] = {"leave": without_pairs} if client else {}
-    for _, block in _run_tasks(executor, work, tasks, describe_block, **leave):
+    options: dict[str, Any] = {"summarise": without_pairs} if client else {}
+    for _, block in _run_tasks(executor, work, tasks, describe_block, **options):
         if client:
             future, block = block
             futures[block.first_index] = future

@@ -241,8 +241,8 @@ class SortedRun:
 
     def edges(self, cuts: Iterable[Any]) -> list[int]:
         """Return the first pair of each range, and the end; `cuts` are the first keys of ranges."""
-        inner = [self._first_from(cut) for cut in cuts]
-        return [self.start, *inner, self.stop]
+        first_pairs = [self._first_from(cut) for cut in cuts]
+        return [self.start, *first_pairs, self.stop]
 
     def _first_from(self, key: Any) -> int:
         """Return the number of the first pair whose key is not less than `key`."""

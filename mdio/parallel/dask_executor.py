@@ -180,13 +180,13 @@ class DaskExecutor(Executor):
         items: Iterable[Item],
         *,
         describe: Callable[[Item], str] = str,
-        leave: Callable[[Result], Any] | None = None,
+        summarise: Callable[[Result], Any] | None = None,
     ) -> Iterator[tuple[int, Any]]:
         """Yield results as they come; see `Executor.imap`.
 
         Dask gives the items of a worker that died to others, and fails an item that several
-        workers died of. With `leave`, results stay on the cluster, and what is yielded is
-        (number, (future of the result, `leave` of the result)). Dask recomputes lost results.
+        workers died of. With `summarise`, results stay on the cluster, and what is yielded is
+        (number, (future of the result, `summarise` of the result)). Dask recomputes lost results.
         """
         wait = _distributed().wait
         client = self.client
@@ -197,7 +197,7 @@ class DaskExecutor(Executor):
         pickled_func = client.submit(bytes, _pickle(func), key=f"mdio-func-{token}", pure=False)
         numbered = enumerate(items)
         pending: dict[Any, tuple[int, Item]] = {}
-        kept_futures: dict[int, Any] = {}
+        futures: dict[int, Any] = {}
         without_workers_s = 0.0
         workers, self._preferred_workers = self._preferred_workers, ()
         prefix, since_unix_s = f"mdio-{token}-", time.time() - MAX_CLOCK_DIFFERENCE_S
@@ -212,9 +212,9 @@ class DaskExecutor(Executor):
                     future = client.submit(
                         _run_item, token, pickled_func, item, key=key, pure=False, **placement
                     )
-                    if leave is not None:
-                        kept_futures[number] = future
-                        future = client.submit(leave, future, pure=False)
+                    if summarise is not None:
+                        futures[number] = future
+                        future = client.submit(summarise, future, pure=False)
                     pending[future] = number, item
                     if len(pending) >= self.n_workers + 2:
                         break
@@ -230,12 +230,12 @@ class DaskExecutor(Executor):
                 for future in finished:
                     number, item = pending.pop(future)
                     result = _result(future, describe(item))
-                    yield number, result if leave is None else (kept_futures.pop(number), result)
+                    yield number, result if summarise is None else (futures.pop(number), result)
         finally:
             unfinished = [
                 *pending,
-                *kept_futures.values(),
-                *([pickled_func] if leave is None else []),
+                *futures.values(),
+                *([pickled_func] if summarise is None else []),
             ]
             with contextlib.suppress(Exception):  # the scheduler may be gone, which is no news
                 client.cancel(unfinished, force=True)

@@ -330,8 +330,8 @@ def runs_of_boxes(
 
 def kernel_name(function: BlockFunction) -> str:
     """Return the name of a kernel's function, for messages."""
-    inner = function.func if isinstance(function, partial) else function
-    return str(getattr(inner, "__name__", type(inner).__name__))
+    wrapped_function = function.func if isinstance(function, partial) else function
+    return str(getattr(wrapped_function, "__name__", type(wrapped_function).__name__))
 
 
 def check_takes(function: Callable[..., Any], n_arguments: int, call: str) -> None:

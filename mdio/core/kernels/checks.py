@@ -42,31 +42,31 @@ def coordinates(array: Float32s, name: str) -> tuple[Float32s, bool]:
 
 def atom_rows(array: Float32s, name: str) -> tuple[Float32s, bool]:
     """Do as `coordinates`, and check that frames are contiguous (A, 3)."""
-    array, swapped = coordinates(array, name)
+    array, is_swapped = coordinates(array, name)
     n_atoms, n_axes = array.shape[1:]
     if n_axes != 3:
         raise ValueError(f"{name} has shape {array.shape}; it must be (frames, atoms, 3)")
     if array.size and (array.strides[2] != 4 or (n_atoms > 1 and array.strides[1] != 12)):
         raise ValueError(f"each frame of {name} must be contiguous; pass a copy")
-    return array, swapped
+    return array, is_swapped
 
 
 def native_rows(array: Float32s, name: str) -> Float32s:
     """Do as `atom_rows`, and check that the byte order is this machine's."""
-    array, swapped = atom_rows(array, name)
-    if swapped:
+    array, is_swapped = atom_rows(array, name)
+    if is_swapped:
         raise TypeError(f"{name} has the byte order of another machine; it must be native float32")
     return array
 
 
 def planes(planar: Float32s) -> tuple[Float32s, bool]:
     """Do as `coordinates`, and check that the atoms of (frames, 3, atoms) are contiguous."""
-    planar, swapped = coordinates(planar, "planar")
+    planar, is_swapped = coordinates(planar, "planar")
     if planar.shape[1] != 3:
         raise ValueError(f"planar has shape {planar.shape}; it must be (frames, 3, atoms)")
     if planar.size and planar.shape[2] > 1 and planar.strides[2] != 4:
         raise ValueError("planar must be contiguous along its atoms; pass a copy")
-    return planar, swapped
+    return planar, is_swapped
 
 
 def output(out: Float32s, n_frames: int, n_atoms: int) -> Float32s:

@@ -34,12 +34,12 @@ def planar_to_xyz(planar: Float32s, out: Float32s, atoms: Int64s | None = None) 
 
     Bytes are swapped if the dtype of `planar` is of the other byte order.
     """
-    planar, swapped = checks.planes(planar)
+    planar, is_swapped = checks.planes(planar)
     n_frames, _, n_atoms = planar.shape
     atoms, n_out = checks.indices(atoms, n_atoms)
     out = checks.output(out, n_frames, n_out)
     if out.size:
-        backend.module.planar_to_xyz(planar, out, atoms, swapped)
+        backend.module.planar_to_xyz(planar, out, atoms, is_swapped)
 
 
 def swap_to_native(
@@ -50,11 +50,11 @@ def swap_to_native(
     `src`: big-endian (``>f4``: NetCDF-3 records, TRR) or little-endian, as its dtype says; needs no
     alignment. `scale`: multiplies every number, as float32 by float32 (10 makes nm to angstrom).
     """
-    src, swapped = checks.atom_rows(src, "src")
+    src, is_swapped = checks.atom_rows(src, "src")
     atoms, n_out = checks.indices(atoms, src.shape[1])
     out = checks.output(out, src.shape[0], n_out)
     if out.size:
-        backend.module.copy_atoms(src, out, atoms, swapped, 1.0 if scale is None else scale)
+        backend.module.copy_atoms(src, out, atoms, is_swapped, 1.0 if scale is None else scale)
 
 
 def gather_atoms(src: Float32s, atoms: Int64s, out: Float32s) -> None:
@@ -69,9 +69,9 @@ def gather_atoms(src: Float32s, atoms: Int64s, out: Float32s) -> None:
 def xyz_to_planar(src: Float32s, planar: Float32s) -> None:
     """Undo `planar_to_xyz`, for all atoms: fill `planar`."""
     src = checks.native_rows(src, "src")
-    planar, swapped = checks.planes(planar)
+    planar, is_swapped = checks.planes(planar)
     n_frames, n_atoms, _ = src.shape
-    if planar.shape != (n_frames, 3, n_atoms) or swapped:
+    if planar.shape != (n_frames, 3, n_atoms) or is_swapped:
         raise ValueError(f"planar has shape {planar.shape}; it must be {(n_frames, 3, n_atoms)}")
     if not planar.flags.writeable:
         raise ValueError("planar is read-only")

@@ -71,8 +71,8 @@ class IonPermeation(Kernel):
     ) -> dict[str, Any]:
         """Return the last state and the transitions of one ion."""
         z = values["z"]
-        half = self.thickness / 2
-        outside = np.where(z > half, ABOVE, np.where(z < -half, BELOW, INSIDE))
+        half_thickness = self.thickness / 2
+        outside = np.where(z > half_thickness, ABOVE, np.where(z < -half_thickness, BELOW, INSIDE))
         # The side of the last frame outside; INSIDE if there was none.
         last_outside = np.maximum.accumulate(np.where(outside != INSIDE, np.arange(len(z)), -1))
         side = np.where(last_outside < 0, INSIDE, outside[last_outside])

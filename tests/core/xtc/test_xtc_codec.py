@@ -178,8 +178,10 @@ def test_a_64_bit_byte_count(tmp_path):
         assert_same(read(path), wanted)
         with PositionalFile(path) as file:
             offsets = scan(path).offsets.tolist()
-            heads = list(file.heads(offsets, HEADER_NBYTES))
-        magics = [parse_header(*head).magic for head in zip(heads, range(3), offsets, strict=True)]
+            headers = list(file.headers(offsets, HEADER_NBYTES))
+        magics = [
+            parse_header(*args).magic for args in zip(headers, range(3), offsets, strict=True)
+        ]
         assert magics == [2023, 1995, 2023]
 
 

@@ -196,7 +196,7 @@ _small_answers: OrderedDict[tuple[str, tuple[int, int]], Answer] = OrderedDict()
 """Recent small answers, by object and range."""
 _prefetched: OrderedDict[str, Future[Answer]] = OrderedDict()
 """Prefetched answers, in flight or complete, by URL."""
-_pretended: dict[str, Answer] = {}
+_pretended_answers: dict[str, Answer] = {}
 """Objects that are read as if they were stored; see `pretend_stored`."""
 END_SUFFIX = " and its end"
 """Suffix of the key under which the end of an object is kept."""
@@ -297,11 +297,11 @@ def _has_end(answer: Answer | float | None, nbytes: int) -> bool:
 @contextmanager
 def pretend_stored(path: Path, data: bytes) -> Iterator[None]:
     """Have reads of an object in this process return `data`, as if it were already stored."""
-    _pretended[str(path)] = Answer(ObjectState(len(data), "to be sent", 0), 0, data)
+    _pretended_answers[str(path)] = Answer(ObjectState(len(data), "to be sent", 0), 0, data)
     try:
         yield
     finally:
-        del _pretended[str(path)]
+        del _pretended_answers[str(path)]
 
 
 def find(path: Path, byte_range: Any = (0, HEAD_NBYTES)) -> Answer | None:
@@ -309,8 +309,8 @@ def find(path: Path, byte_range: Any = (0, HEAD_NBYTES)) -> Answer | None:
     import obstore
 
     key = str(path)
-    if key in _pretended:
-        return _pretended[key]
+    if key in _pretended_answers:
+        return _pretended_answers[key]
     future = _prefetched.get(key)
     if future is not None:
         prefetched = None
