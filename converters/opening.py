@@ -67,7 +67,7 @@ def recorded_files(layout: Layout, path_by_content: dict[str, AnyPath]) -> list[
 
 
 def open_damaged(path: str | PathLike[str]) -> Layout:
-    """Open a trajectory; if it is damaged, with the frames behind the damage."""
+    """Open a trajectory; if it is damaged, with the frames after the damage."""
     layout = open_layout(path)
     try:
         _ = layout.info

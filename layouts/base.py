@@ -524,7 +524,7 @@ class Layout(Closable, ABC):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Notes for the user, a sentence each: on truncated files, and on what is made up."""
+        """Notes for the user, a sentence each: on truncated files and on values made up."""
         info = self.info
         return (*map(str, info.lost), *(f"{self.path}: {text}" for text in info.made_up))
 

@@ -112,7 +112,7 @@ def runs_from_indices(indices: ArrayLike) -> list[list[int]]:
 
 
 def indices_from_runs(runs: IndexRuns) -> NDArray[np.int64]:
-    """Return the indices that `runs` stand for; inverse of `runs_from_indices`."""
+    """Return the indices in `runs`; inverse of `runs_from_indices`."""
     parts = [np.arange(*run, dtype=np.int64) for run in runs]
     return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
@@ -266,7 +266,7 @@ def _key_of_wrong_type(manifest: Mapping[str, Any]) -> str | None:
 
 
 def count_indices(runs: Any) -> int | None:
-    """Return how many indices `runs` stand for, without making them; None for malformed runs."""
+    """Return the number of indices in `runs`, without listing them; None for malformed runs."""
     try:
         if any(start < 0 or step < 1 for start, _, step in runs):
             return None

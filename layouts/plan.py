@@ -293,7 +293,7 @@ class StorageOptions:
 
     @property
     def field_precisions(self) -> dict[str, float]:
-        """Rounding steps asked for velocities and forces, by field."""
+        """Rounding steps requested for velocities and forces, by field."""
         steps = {"velocities": self.precision_velocities, "forces": self.precision_forces}
         return {name: step for name, step in steps.items() if step is not None}
 

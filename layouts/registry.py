@@ -233,7 +233,7 @@ def _recognises(cls: type[Layout], path: Path) -> bool:
 
 
 def _instantiate(cls: type[Layout], path: Path, options: dict[str, Any]) -> Layout:
-    """Return a layout; ``salvage`` is left out unless it searches for frames behind damage."""
+    """Return a layout; ``salvage`` is left out unless it searches for frames after damage."""
     if not cls.facts.reads_remote:
         require_disk(path, f"{cls.name} is not read from object stores; copy it here", SourceError)
     if options.get("cache") is not None:

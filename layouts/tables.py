@@ -1,4 +1,4 @@
-"""Tables of where frames, and the chunks of their positions, lie in a file."""
+"""Tables of where frames, and the chunks of their positions, are in a file."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ def _frame_tables(files: Sequence[Layout]) -> list[FrameTable] | None:
 
 
 def _cut_frames(tables: Sequence[FrameTable], first: int, stop: int) -> Iterator[FrameTable]:
-    """Yield the part of each file that lies in frames ``first:stop`` of all."""
+    """Yield the part of each file that is among frames ``first:stop`` of all."""
     n_before = 0
     for table in tables:
         begin = min(max(first - n_before, 0), table.n_frames)

@@ -33,7 +33,7 @@ its file to itself."""
 def order_for_concurrent_files(
     pieces: Sequence[Piece], segment_frames: Sequence[int], n_workers: int
 ) -> list[Piece]:
-    """Return pieces in an order in which those made at the same time lie in different files.
+    """Return pieces in an order in which those written at the same time are in different files.
 
     A process that writes to a file holds its lock in the kernel, and others that write there wait.
     """

@@ -164,7 +164,7 @@ class ForeignFrames(ABC):
 
     @abstractmethod
     def notes(self) -> Iterator[str]:
-        """Yield notes on what is made up or not read."""
+        """Yield notes on values that are made up or not read."""
 
     def topology_file(self) -> Any:
         """Return the file that MDAnalysis' parser of topologies reads."""

@@ -204,7 +204,7 @@ def made_up(
     fields: Sequence[str] = (),
     has_steps: bool = False,
 ) -> Iterator[str]:
-    """Yield notes on what a format lacks, and what is made up instead.
+    """Yield notes on values that a format lacks, and those made up instead.
 
     `times`: what times are counted in; None if the format has times. `lengths`: whether it lacks
     the units of lengths and `fields`. `has_steps`: whether it numbers integration steps.

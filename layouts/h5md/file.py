@@ -293,7 +293,7 @@ FLOAT32_STEPS = 2.0**23
 
 
 def gzip_level(compression: str | None) -> int | None:
-    """Return the zlib level that ``gzip`` or ``gzip:LEVEL`` asks for; None for no compression."""
+    """Return the zlib level that ``gzip`` or ``gzip:LEVEL`` requests; None for no compression."""
     if compression is None or compression == "none":
         return None
     name, _, level = compression.partition(":")
@@ -402,7 +402,7 @@ def encode_chunk(
 
 
 def unpack(stored: NDArray[np.uint8], out: NDArray[np.float32]) -> None:
-    """Decode a chunk of integers into `out`, (F, A, 3), with zeros behind its frames and atoms."""
+    """Decode a chunk of integers into `out`, (F, A, 3), with zeros after its frames and atoms."""
     n_frames, n_atoms = quantised.shape_of(stored.data)
     if not (1 <= n_frames <= len(out) and 1 <= n_atoms <= out.shape[1]):
         raise ValueError(f"{n_frames} frames of {n_atoms} atoms in a chunk of {out.shape[:2]}")

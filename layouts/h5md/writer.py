@@ -210,7 +210,7 @@ class H5MDWriter(LayoutWriter):
     def find(
         self, records: Sequence[PieceRecord], select_intact: SelectIntact
     ) -> Sequence[PieceRecord]:
-        """Write everything but the chunks anew, and copy compressed chunks."""
+        """Write everything but the chunks again, and copy compressed chunks."""
         if self._uncompressed:
             with as_output_error(self.path):
                 self.contents = write_all_but_chunks(self.path, self.plan, atom_ids(self.meta))

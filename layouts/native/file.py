@@ -534,7 +534,7 @@ class FrameMagic:
 
 
 def is_on_network(path: Path) -> bool:
-    """Return whether a file lies on another machine."""
+    """Return whether a file is on another machine."""
     return is_network(file_system_type(path))
 
 

@@ -347,7 +347,7 @@ class ShardedChunks(ChunkedArray):
         return self._files.openings([row // self.frames_per_shard], set(), 1)
 
     def _covered(self, start: int, stop: int, n_frames: int) -> tuple[range, range]:
-        """Return which chunks or shards of `n_frames` a run touches, and which it covers."""
+        """Return the chunks or shards of `n_frames` that a run overlaps, and those it covers."""
         touched = range(start // n_frames, -(-stop // n_frames))
         end = touched.stop if stop == self.n_frames else stop // n_frames
         return touched, range(-(-start // n_frames), end)

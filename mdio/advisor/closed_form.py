@@ -105,7 +105,7 @@ def max_quantile(n: int, p: float) -> float:
 def predict(
     profile: Profile, layout: str, gather: str, n_ranks: int, workload: Workload
 ) -> Prediction:
-    """Return the times of `n_ranks` ranks, on nodes that are filled one by one, for a workload."""
+    """Return the times of `n_ranks` ranks, on nodes filled one after another, for a workload."""
     layout, gather = access_model(layout), gather_model(gather)
     if isinstance(n_ranks, bool) or not isinstance(n_ranks, int) or not 1 <= n_ranks <= MAX_RANKS:
         raise PlanError(f"{n_ranks!r} ranks: expected a whole number from 1 to {MAX_RANKS:,}")

@@ -82,7 +82,7 @@ BENCH_SCRIPTS["darshan"] = "darshan_log"
 
 
 def hint_at_option(option: str, parser: argparse.ArgumentParser) -> str:
-    """Return a hint at the option of `parser` that an unknown option may stand for."""
+    """Return a hint naming the option of `parser` that an unknown option may mean."""
     option = option.partition("=")[0]
     options, suggestion = parser._option_string_actions, OTHER_NAMES.get(option, option)
     if suggestion == "--out" != option and suggestion not in options:

@@ -328,7 +328,7 @@ class Serial(Executor):
         *,
         describe: Callable[[Item], str] = str,
     ) -> Iterator[tuple[int, Result]]:
-        """Yield results in order, each computed when it is asked for."""
+        """Yield results in order, each computed when it is requested."""
         for number, item in with_prefetch(func, enumerate(items)):
             try:
                 result = func(item)

@@ -1,4 +1,4 @@
-"""NetCDF-4 files, which are HDF5 inside, behind the interface of `native.netcdf.classic`."""
+"""NetCDF-4 files, which are HDF5, with the interface of `native.netcdf.classic`."""
 
 from __future__ import annotations
 

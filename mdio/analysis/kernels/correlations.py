@@ -100,7 +100,7 @@ class Lags:
 
     @property
     def n_pairs(self) -> Floats:
-        """Pairs of frames that lie each lag apart, (n_lags,)."""
+        """Number of pairs of frames for each lag, (n_lags,)."""
         return self.n_frames - np.arange(self.n_lags, dtype=np.float64)
 
 
