@@ -120,7 +120,7 @@ class ChainLayout(Layout):
         return self._describe()
 
     def _notes_on_steps(self, joining: Joining, stored_times: list[StoredTimes]) -> tuple[str, ...]:
-        """Return a note if a file without steps is numbered otherwise than its neighbour's steps."""
+        """Return a note if a file without steps is not numbered as its neighbour's steps are."""
         for (number, start, stop), (following, first, end) in pairwise(joining.parts):
             if stored_times[number].counts_steps == stored_times[following].counts_steps:
                 continue
