@@ -130,8 +130,8 @@ def note_left_out_fields(
         )
     if requested.compression is not None and not plan.arrays and plan.compression is None:
         raise PlanError(
-            f"{plan.layout} files have no --compression {requested.compression}; leave it out, or "
-            "write h5md or zarr"
+            f"{plan.layout} files are not compressed; leave out --compression "
+            f"{requested.compression}, or write h5md or zarr"
         )
     stored_fields = {array.field for array in plan.arrays} or set(plan.native.fields)
     left_out_fields = [name for name in info.fields[1:] if name not in stored_fields]

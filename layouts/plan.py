@@ -182,12 +182,12 @@ def plan_shape(
         frames, atoms = long_chunks(n_atoms, n_frames, max_frames, SERIES_NBYTES)
     elif quantised:
         # One frame has nothing to be differenced with; two save most of what can be saved.
-        min_frames = max(2, min(FEW_FRAMES, max_frames))
+        few_frames = max(2, min(FEW_FRAMES, max_frames))
         limit = MAX_SEEK_FRAMES if seeks and pattern == "blocks" else MAX_QUANTISED_FRAMES
-        max_batch = max(min_frames, min(MAX_QUANTISED_NBYTES // frame_nbytes, max_frames, limit))
+        many_frames = max(few_frames, min(MAX_QUANTISED_NBYTES // frame_nbytes, max_frames, limit))
         nbytes = MIB if pattern == "selection" else 4 * MIB
         frames, atoms = long_chunks(
-            n_atoms, n_frames, min_frames if pattern == "frames" else max_batch, nbytes
+            n_atoms, n_frames, few_frames if pattern == "frames" else many_frames, nbytes
         )
     elif frame_nbytes > max(MAX_CHUNK_NBYTES, stripe_nbytes):
         frames, atoms = 1, split_atoms(n_atoms, stripe_nbytes)
@@ -297,12 +297,12 @@ class StorageOptions:
         steps = {"velocities": self.precision_velocities, "forces": self.precision_forces}
         return {name: step for name, step in steps.items() if step is not None}
 
-    def refuse_rounding(self, option: str) -> None:
-        """Raise PlanError if velocities or forces are to be rounded; `option` forbids it."""
+    def refuse_rounding(self, reason: str) -> None:
+        """Raise PlanError if velocities or forces are to be rounded, which `reason` rules out."""
         for name in self.field_precisions:
             raise PlanError(
-                f"--precision-{name} cannot be combined with {option}; leave it out, or write zarr "
-                "or h5md"
+                f"--precision-{name} does not go together with {reason}; leave it out, or write "
+                "zarr or h5md"
             )
 
 

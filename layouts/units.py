@@ -77,9 +77,9 @@ def frame_units(
 
 
 def check_units(
-    units: Iterable[Unit], wanted: UnitFilter | None, *, opens_ahead: bool
+    units: Iterable[Unit], unit_filter: UnitFilter | None, *, opens_ahead: bool
 ) -> Iterator[tuple[str, str | None]]:
-    """Check the units whose numbers are `wanted`, or all; yield names and problems (or None).
+    """Check the units that `unit_filter` accepts, by number; yield names and problems (or None).
 
     `opens_ahead`: whether their files are opened ahead.
     """
@@ -88,7 +88,9 @@ def check_units(
     def select() -> Iterator[Unit]:
         try:
             yield from (
-                unit for number, unit in enumerate(units) if wanted is None or wanted(number)
+                unit
+                for number, unit in enumerate(units)
+                if unit_filter is None or unit_filter(number)
             )
         except Exception as error:  # prefetching, which comes first, would take it for the end
             failures.append(error)

@@ -13,7 +13,7 @@ from urllib.request import url2pathname
 
 import numpy as np
 
-from mdio.core.errors import MissingExtraError
+from mdio.core.errors import MissingExtraError, PlanError
 from mdio.layouts.refs import position_tables
 from mdio.layouts.registry import open_layout
 from mdio.layouts.tables import ChunkTable
@@ -72,6 +72,8 @@ def virtual_parser(url: str, registry: Any) -> Any:
             "pip install 'mdio-layouts[virtual]'"
         ) from error
     is_file = url.startswith("file:")
+    if is_file and {"#", "?"} & {*url2pathname(urlsplit(url).path)}:
+        raise PlanError(f"{url}: VirtualiZarr takes # and ? for the end of a path; rename the file")
     with open_layout(url2pathname(urlsplit(url).path) if is_file else url) as layout:
         info = layout.info
         positions = _virtual_array(position_tables(layout), info.n_frames, info.n_atoms)

@@ -222,7 +222,7 @@ class LayoutWriter(ABC):
         raise NotImplementedError
 
     def finish_moving(self) -> None:
-        """Remove the files from which `find` moved pieces; the journal has them then (owner)."""
+        """Remove the files from which `find` moved pieces, once the journal has these (owner)."""
 
     @abstractmethod
     def encode(self, start: int, block: FrameBlock) -> list[EncodedChunk]:

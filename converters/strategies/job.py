@@ -308,7 +308,7 @@ class Job:
 
     @cached_property
     def topology_files(self) -> dict[Path, bytes]:
-        """Contents of the topology files beside the output; none for a repair, where they exist."""
+        """Contents of the topology files beside the output; none for a repair: they exist."""
         if self.repairs or self.selected_atoms.universe is None:
             return {}
         first = None

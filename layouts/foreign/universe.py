@@ -78,7 +78,7 @@ def select_by_mdanalysis(
         unknown = _UNKNOWN.search(str(error))
         words = {*_SELECTIONDICT, *_OPERATIONS}
         hint, reason = "", one_line(error)
-        # The token behind the last one is None.
+        # After the last token comes None.
         ends = re.search(r"'None'|NoneType|group: None", reason)
         if isinstance(error, LookupError) or ends is not None:
             reason = "it ends where more is expected"

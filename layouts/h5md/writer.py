@@ -1,7 +1,7 @@
 """Planning and writing H5MD files, which many workers fill, or the owner alone if compressed.
 
 A run that resumes keeps the chunks of the file that an earlier run left, and writes everything else
-anew, since the earlier run may have been killed while HDF5 was writing. For uncompressed chunks a
+again, since the earlier run may have been killed while HDF5 was writing. For uncompressed chunks a
 plan determines where in the file they are. Compressed chunks are where HDF5 put them: the journal
 has their offsets, and they are copied into a new file. Run N makes that file as ``NAME.N``, and
 renames it over the former one once the journal has the new offsets. So the journal's offsets are

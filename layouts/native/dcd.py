@@ -612,7 +612,7 @@ def _cells(box: NDArray[np.float32]) -> NDArray[np.float64]:
     cells = np.take(box, CELL_FROM_BOX, axis=1)
     angles = [1, 3, 4]
     cells[:, angles] = np.sin(np.deg2rad(np.float32(90.0) - cells[:, angles]))
-    cells[~box.any(axis=1)] = 0  # right angles, as of NetCDF
+    cells[~box.any(axis=1)] = 0  # cosines of right angles: of angles of 0, chemfiles opens no file
     return np.ascontiguousarray(cells, "<f8")
 
 
@@ -632,7 +632,7 @@ def _header_times(time: NDArray[np.float64], step: NDArray[np.int64]) -> tuple[i
     """Choose (istart, nsavc, dt) so that ``(frame + istart / nsavc) * dt`` are the times of frames.
 
     The source's own steps are kept where they agree with its times; otherwise the ratio of
-    the first time to dt is written as the nearest simple fraction.
+    the first time to dt is written as a simple fraction, exact to 1e-6.
     """
     dt_ps = _mean_dt(time)
     offset = _first_time(time) / dt_ps
@@ -643,9 +643,10 @@ def _header_times(time: NDArray[np.float64], step: NDArray[np.int64]) -> tuple[i
         is_stored = is_even and 0 < stride <= INT32_MAX and abs(int(step[0])) <= INT32_MAX
         if is_stored and abs(int(step[0]) / stride - offset) <= tolerance:
             return int(step[0]), stride, dt_ps
-    ratio = Fraction(offset).limit_denominator(1000)
-    if abs(float(ratio) - offset) > tolerance:
-        ratio = Fraction(offset).limit_denominator(1_000_000)
+    for max_denominator in (1000, 10_000, 100_000, 1_000_000):
+        ratio = Fraction(offset).limit_denominator(max_denominator)
+        if abs(float(ratio) - offset) <= tolerance:
+            break
     if abs(ratio.numerator) > INT32_MAX:
         ratio = Fraction(max(-INT32_MAX, min(INT32_MAX, round(offset))))
     return ratio.numerator, ratio.denominator, dt_ps

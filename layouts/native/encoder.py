@@ -211,7 +211,9 @@ def native_plan(
     if options.groups:
         raise PlanError(f"{output_text} hold no --group; write h5md or zarr")
     if options.compression is not None:
-        raise PlanError(f"{output_text} have no --compression; write h5md or zarr")
+        raise PlanError(
+            f"{output_text} are not compressed; leave out --compression, or write h5md or zarr"
+        )
     options.refuse_rounding(output_text)
     fields = tuple(name for name in info.fields if name in native.fields)
     left_out_fields = [name for name in info.fields if name not in fields]

@@ -133,13 +133,13 @@ class RestartLayout(Layout):
         n_atoms = int(words[0])
         lines = [line for line in rest.split("\n") if line.strip()]
         per_frame = -(-3 * n_atoms // PER_LINE)
-        remaining_nbytes = len(lines) - per_frame
-        if n_atoms < 1 or remaining_nbytes not in (0, 1, per_frame, per_frame + 1):
+        n_remaining_lines = len(lines) - per_frame
+        if n_atoms < 1 or n_remaining_lines not in (0, 1, per_frame, per_frame + 1):
             raise ValueError(f"{len(lines)} lines of numbers for {n_atoms} atoms")
         positions = _parse_numbers(lines[:per_frame], 3 * n_atoms).reshape(-1, 3)
         # Of two atoms or fewer velocities and a cell have one line each: a cell has right angles.
-        has_velocities = remaining_nbytes >= per_frame
-        if remaining_nbytes == per_frame == 1:
+        has_velocities = n_remaining_lines >= per_frame
+        if n_remaining_lines == per_frame == 1:
             last = _parse_numbers(lines[-1:])
             has_velocities = len(last) != PER_LINE or not all((last[3:] > 0) & (last[3:] <= 180))
         velocities = None
@@ -147,7 +147,7 @@ class RestartLayout(Layout):
             stored = _parse_numbers(lines[per_frame : 2 * per_frame], 3 * n_atoms)
             velocities = stored.reshape(-1, 3) * AMBER_VELOCITY
         box = np.zeros(6)
-        if remaining_nbytes > per_frame * has_velocities:
+        if n_remaining_lines > per_frame * has_velocities:
             cell = _parse_numbers(lines[-1:])
             if len(cell) not in (3, 6):
                 raise ValueError(f"a box of {len(cell)} numbers, expected 3 or 6")

@@ -111,7 +111,7 @@ def join(
 def _restarted_times(infos: Sequence[TrajectoryInfo], numbers: Sequence[int]) -> tuple[str, ...]:
     """Return a note for each file without times whose numbering starts again."""
     return tuple(
-        f"{infos[following].path}: joined behind {infos[number].path} as given, since there are no "
+        f"{infos[following].path}: joined after {infos[number].path} as given, since there are no "
         "times by which to join them: times start again at "
         f"{number_text(infos[following].time_first_ps)} ps"
         for number, following in pairwise(numbers)
@@ -439,7 +439,7 @@ def merge_by_contents(old: FrameKeys, new: FrameKeys, same_contents: SameContent
     notes: tuple[str, ...] = ()
     if not n_equal:
         notes = (
-            f"{new.path}: added behind the frames of {old.path}, since there are no times by which "
+            f"{new.path}: added after the frames of {old.path}, since there are no times by which "
             f"to join them: times start again at {number_text(new.time[0])} ps",
         )
     equal = (old_frames >= 0) & (new_frames >= 0)
@@ -617,7 +617,7 @@ class _Merger:
         )
 
     def _options_text(self, n_dropped: int = 0) -> str:
-        dropped_text = f" and drop the {plural(n_dropped, 'frame')} behind" if n_dropped else ""
+        dropped_text = f" and drop the {plural(n_dropped, 'frame')} after it" if n_dropped else ""
         return (
             f"--overlap keep-last to take those of {self.new.path}{dropped_text}, keep-first "
             f"to keep those of {self.old.path}, or {KEEP_ALL} to append all frames"
@@ -628,8 +628,8 @@ class _Merger:
         return SourceError(
             f"{self.old.path} and {self.new.path} begin at the same {key}, one frame apart or the "
             "second earlier, and have no frame in common, as replicas do: they are not parts of "
-            f"one trajectory, unless each starts its times anew (then give --overlap {KEEP_ALL}). "
-            f"Convert each by itself, or give {self._options_text(n_behind)}"
+            f"one trajectory, unless the times of each start again (then give --overlap "
+            f"{KEEP_ALL}). Convert each by itself, or give {self._options_text(n_behind)}"
         )
 
     def _early_end_error(self, differing: NDArray[np.bool_], frames_behind: Numbers) -> SourceError:

@@ -130,10 +130,10 @@ def note_on_dt(source: TrajectoryInfo, selected: TrajectoryInfo, dt_ps: float) -
         """Return how far frames are apart, ps, and that in words."""
         mean_ps = (info.time_last_ps - info.time_first_ps) / max(info.n_frames - 1, 1)
         is_even = abs(mean_ps - info.dt_ps) <= 2 * TIME_ROUNDING_ULPS * ulp_ps + 1e-3 * info.dt_ps
-        apart_ps = mean_ps if is_even else info.dt_ps
+        spacing_ps = mean_ps if is_even else info.dt_ps
         pair = "" if is_even else "the first two "
-        text = f", {pair}{number_text(round(apart_ps, digits))} ps apart"
-        return apart_ps, text if info.n_frames > 1 else ""
+        text = f", {pair}{number_text(round(spacing_ps, digits))} ps apart"
+        return spacing_ps, text if info.n_frames > 1 else ""
 
     source_ps, _ = spacing(source)
     selected_ps, spacing_text = spacing(selected)

@@ -335,7 +335,9 @@ class ShardedChunks(ChunkedArray):
                 parts=any(len(touched) > len(whole) for touched, whole in covered),
             )
         columns = self.columns(atoms)
-        all_atoms = len(columns) == self.grid[1] and all(c.byte_bounds is None for c in columns)
+        all_atoms = len(columns) == self.grid[1] and all(
+            column.byte_bounds is None for column in columns
+        )
         numbers, whole_shards = dict[int, None](), set[int]()
         for run in runs:
             touched, whole = self._covered(*run, self.frames_per_shard * self.chunk_frames)

@@ -168,7 +168,7 @@ class Profile:
     """Number of rows that the fit used, by ``layout/gather``."""
 
     def slowdown(self, n_ranks: int) -> float:
-        """Return the factor by which ranks are slower than one alone, nodes filled in turn."""
+        """Return the factor by which ranks are slower than one alone, as nodes are filled."""
         n_others = self.cores_per_node - 1
         node_share = min(n_ranks - 1, n_others) / n_others if n_others else 0.0
         return 1 + self.node_slowdown * node_share

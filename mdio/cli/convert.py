@@ -228,7 +228,7 @@ def _check_last_source(args: argparse.Namespace) -> None:
     if is_native and is_like_source and out.exists():
         raise OutputError(
             f"{out}: it exists already, and the last name is taken for the output, which would "
-            "replace it; if it is a source, name the output behind it, and if it is an earlier "
+            "replace it; if it is a source, name the output after it, and if it is an earlier "
             "output, remove it first"
         )
 

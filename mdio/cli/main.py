@@ -89,7 +89,7 @@ def hint_at_option(option: str, parser: argparse.ArgumentParser) -> str:
         has_out = any(action.dest == "out" for action in parser._get_positional_actions())
         return " (give the output last, without an option)" if has_out else ""
     if option in options:
-        return f" (it goes behind the command: {parser.prog} {option} ...)"
+        return f" (it goes after the command: {parser.prog} {option} ...)"
     if suggestion in options:
         return f" (did you mean {suggestion!r}?)"
     if option in OTHER_NAMES or len(option) == 2:

@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 RIGHT_ANGLE = 90.0
+OPEN_LENGTH = 1e9
+"""A length for an axis that is not periodic: nothing crosses the box there."""
 
 
 def boxes_from_vectors(vectors: NDArray[Any], scale: float | None = None) -> NDArray[np.float32]:
@@ -111,9 +113,9 @@ def edges_from_boxes(boxes: NDArray[Any]) -> NDArray[np.float32]:
 
 
 def with_lengths_of_open_axes(boxes: NDArray[Any], lengths: Any) -> NDArray[np.float32]:
-    """Return boxes that have `lengths` where an axis is not periodic: 0 beside others that are not.
+    """Return boxes with `lengths` along axes that are not periodic: length 0 beside others.
 
-    As MDAnalysis does, only rectangular cells are taken to be periodic along some axes only.
+    As in MDAnalysis, only rectangular cells are taken to be periodic along some axes only.
     `lengths`: a number, or (F, 3).
     """
     is_open = (boxes[:, :3] == 0) & (boxes[:, :3] > 0).any(axis=1, keepdims=True)

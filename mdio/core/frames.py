@@ -314,7 +314,7 @@ class Stretch:
         if self.about > 1:
             count_text = f", about {self.about:,} by its size and times"
             n_missing = self.about - 1
-            shift_text = f", and those behind it had numbers higher by about {n_missing:,}"
+            shift_text = f", and those after it had numbers higher by about {n_missing:,}"
         return (
             f"{self.path}: at least 1 frame ({self.nbytes:,} bytes, {number_text(self.after_ps)} "
             f"to {number_text(self.before_ps)} ps) cannot be read{count_text}; it counts as frame "

@@ -285,7 +285,7 @@ class ReduceWork:
         self._trajectory = trajectory
 
     def _reduce_key(self, key: Any, pairs: KeyValuePairs) -> dict[str, NDArray[Any]]:
-        """Return the row of a key; raises its errors, TypeError, ValueError: invalid rows."""
+        """Return the row of a key; raises errors of `reduce`, TypeError or ValueError."""
         index = pairs.frame_index
         values = self._reduce(
             key, self._frames.number[index], self._frames.time[index], pairs.values

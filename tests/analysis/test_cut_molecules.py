@@ -14,6 +14,8 @@ import mdio
 from mdio.analysis.kernels.geometry import RadiusOfGyration
 from mdio.cli.main import main
 from mdio.core.errors import PlanError
+from mdio.core.frames import FrameBlock
+from mdio.layouts.cut_molecules import CutMoleculeFinder
 
 CA = "name CA"
 N_FRAMES = 8
@@ -153,6 +155,15 @@ def test_a_fit_hides_no_frame_that_is_cut(sometimes_cut, workers, tmp_path):
     centred = mdio.Selection(center="protein")  # moves frames, whatever their boxes
     plan = mdio.convert(tmp_path / "fitted.zarr", tmp_path / "c.zarr", selection=centred).plan
     assert any("that are centred" in note for note in plan.notes)
+
+
+def test_rotated_frames_of_boxes_that_are_not_periodic_along_an_axis():
+    block = FrameBlock.empty(3, 2)
+    block.positions[:] = 0
+    block.positions[:2, 1, 1] = [12, 9]
+    block.box[:] = [20, 20, 0, 90, 90, 90]
+    finder = CutMoleculeFinder(np.array([0]), 4.0, is_rotated=True)
+    assert finder.frames(block).tolist() == [0]
 
 
 def test_rotated_frames_without_a_topology(cut):

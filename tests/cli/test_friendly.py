@@ -65,7 +65,7 @@ def test_alone_it_shows_five_commands_that_parse(capsys):
             ["repair", "a.zarr", DCD, "--mpi"],
             "of mdio convert, append, split, verify, analyze, map",
         ),
-        (["--mpi", "convert", DCD, "a"], "it goes behind the command: mdio convert --mpi ...)"),
+        (["--mpi", "convert", DCD, "a"], "it goes after the command: mdio convert --mpi ...)"),
         (["info", DCD, "--degrees"], "it is an option of mdio analyze)"),
         (
             ["analyze", "rdf", DCD],

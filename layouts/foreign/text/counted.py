@@ -196,7 +196,7 @@ class GRO(TextFormat):
             box = lines.next()
             if _n_lengths(box) not in (3, 9):
                 raise FrameError(
-                    f"{quoted(box)} in place of a box of 3 or 9 numbers behind {n_atoms} atoms",
+                    f"{quoted(box)} in place of a box of 3 or 9 numbers after {n_atoms} atoms",
                     at_end=not lines.peek(),
                 )
             fields = {"time"} if _TIME.search(title) else set()

@@ -233,9 +233,9 @@ def skip_atoms(
     n_atoms = count if n_atoms is None else n_atoms
     if not n_atoms:
         raise FrameError("a frame of 0 atoms")
-    n_remaining = None if nbytes is None else nbytes - lines.offset
-    if n_remaining is not None and (n_remaining + 1) // min_nbytes < count:
-        raise FrameError(f"says {n_atoms} atoms, and {n_remaining} bytes follow", at_end=True)
+    remaining_nbytes = None if nbytes is None else nbytes - lines.offset
+    if remaining_nbytes is not None and (remaining_nbytes + 1) // min_nbytes < count:
+        raise FrameError(f"says {n_atoms} atoms, and {remaining_nbytes} bytes follow", at_end=True)
     if (n_skipped := lines.skip(count)) < count:
         raise FrameError(f"says {n_atoms} atoms, and {n_skipped} lines follow", at_end=True)
 

@@ -19,7 +19,7 @@ from scipy.fft import irfft, next_fast_len, rfft  # now, so that it is not timed
 from mdio.analysis.kernels.kernel import Prepared, SeriesKernel
 from mdio.analysis.reducers import Sum
 from mdio.analysis.system import System
-from mdio.core.boxes import vectors_from_boxes, with_lengths_of_open_axes
+from mdio.core.boxes import OPEN_LENGTH, vectors_from_boxes, with_lengths_of_open_axes
 from mdio.core.errors import BlockError, PlanError
 from mdio.core.frames import FrameBlock
 from mdio.core.words import number_text
@@ -30,8 +30,6 @@ TRANSFORM_NBYTES = 16 << 20
 """Bytes of a transform that are in memory at a time."""
 UNEVEN = 0.01
 """Largest deviation from evenly spaced times, as a share of the time step."""
-OPEN_LENGTH = 1e9
-"""Length of a box along an axis that is not periodic, which nothing crosses."""
 GAP = 1.5
 """A step of time that is this many times the median is a gap."""
 
@@ -129,7 +127,7 @@ def _describe_uneven_times(time: NDArray[np.float64]) -> str:
             "that is missing"
         )
     return (
-        f"frame {frame + 1} of {len(time)} lies {number_text(steps[frame])} ps behind the one "
+        f"frame {frame + 1} of {len(time)} lies {number_text(steps[frame])} ps after the one "
         f"before, and most lie {number_text(median_step)} ps apart; choose frames that are "
         "(--start, --step, --dt)"
     )

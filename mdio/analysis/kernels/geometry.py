@@ -71,7 +71,7 @@ class RMSD(Kernel):
                 system.notes.append(
                     f"frames are compared as --fit {fit} lays them, with {name} (--ref-frame, "
                     "reference=); --superpose (superpose=True) superposes the selected atoms of "
-                    "each on it anew"
+                    "each on it once more"
                 )
         check_switch("superpose", superpose)
         if self.repeat < 1:

@@ -129,12 +129,12 @@ class Prepared:
             )
         check_reducer(self.reducer)
         object.__setattr__(self, "fields", field_names(self.fields))
-        for attribute, kinds, expected in (
+        for attribute, types, expected in (
             ("labels", (str, Real), "texts or numbers, one for each column"),
             ("row_labels", (str, Real), "texts or numbers, one for each row of the result"),
             ("row_residues", (Real,), "numbers, one for each row of the result"),
         ):
-            names = _plain_names(attribute, getattr(self, attribute), kinds, expected)
+            names = _plain_names(attribute, getattr(self, attribute), types, expected)
             object.__setattr__(self, attribute, names)
         if not isinstance(self.quantity, str | None):
             raise PlanError(

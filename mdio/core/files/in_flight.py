@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 Bytes = NDArray[np.uint8]
 
 REQUEST_NBYTES = 1 << 20
-"""Requests begin and end at multiples of this size, a common one of stripes."""
+"""Requests begin and end at multiples of this size, a common size of stripes."""
 MAX_NBYTES = 48 << 20
 """Bytes that are in flight or not yet read, at a time."""
 MAX_FILES = 14

@@ -180,7 +180,7 @@ def index_paths(path: Path, ending: str = INDEX_ENDING) -> Iterator[Path]:
 
 
 def _is_trusted(index_path: Path, path: Path) -> bool:
-    """Return whether an index belongs to this user, or to whom the file belongs."""
+    """Return whether an index is of this user, or of the owner of the file."""
     try:
         status = index_path.stat()
         return is_own(status, index_path.parent) or status.st_uid == path.stat().st_uid

@@ -178,9 +178,10 @@ class Journal:
             except BaseException:
                 # A signal may have ended this once the record was written: a mark that follows
                 # must not take its place.
-                records, end = read_journal(self.path)
-                if records:
-                    self._end, self._n_records = end, len(records)
+                with contextlib.suppress(OSError):
+                    records, end = read_journal(self.path)
+                    if records:
+                        self._end, self._n_records = end, len(records)
                 raise
         if self._thread.ident is None:
             self._thread.start()

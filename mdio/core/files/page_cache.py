@@ -65,7 +65,7 @@ def _drop_file(file: Path) -> str | None:
                 return None
     finally:
         os.close(fd)
-    return f"{share:.0%} of its bytes stayed in the page cache when it was dropped"
+    return f"{share:.0%} of its bytes stayed in the page cache after a request to drop them"
 
 
 def _resident_share(fd: int, nbytes: int) -> float | None:

@@ -125,7 +125,7 @@ def uncounted() -> Iterator[None]:
 
 @contextmanager
 def reading_from(cache: ByteSource | None) -> Iterator[None]:
-    """Have this thread read from `cache` first, then from files; None = from files alone."""
+    """Have this thread read from `cache` what it has, and the rest from files; None = no cache."""
     former_cache, reads.cache = reads.cache, cache
     try:
         yield

@@ -24,7 +24,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.boxes import vectors_from_boxes, with_lengths_of_open_axes
+from mdio.core.boxes import OPEN_LENGTH, vectors_from_boxes, with_lengths_of_open_axes
 from mdio.core.kernels import backend, checks
 from mdio.core.kernels.checks import Float32s, Float64s, Int64s
 
@@ -153,7 +153,13 @@ def within(
     radius = checks.step_size(radius, "the radius")
     out = np.zeros((n_frames, len(targets)), np.bool_)
     if out.size:
-        vectors = _vectors_beside(positions, boxes, radius)
+        is_open = boxes[:, :3] == 0
+        if (is_open.any(axis=1) & ~is_open.all(axis=1)).any():
+            # With images further away than any of these atoms is.
+            places = positions[:, np.union1d(sources, targets)].astype(np.float64)
+            extents = np.ptp(np.where(np.isfinite(places), places, 0), axis=1)
+            boxes = with_lengths_of_open_axes(boxes, extents + 2 * radius + 1)
+        vectors = _vectors(boxes, n_frames)
         backend.module.within(positions, vectors, sources, targets, radius, out)
     return out
 
@@ -171,7 +177,7 @@ def cut_frames(
     out = np.zeros(n_frames, bool)
     if n_atoms > 1 and len(atoms):
         checks.indices(atoms, n_atoms - 1)
-        vectors = _vectors_beside(positions, boxes, limit)
+        vectors = _vectors(with_lengths_of_open_axes(boxes, OPEN_LENGTH), n_frames)
         backend.module.cut_frames(positions, vectors, atoms, limit, out)
     return out
 
@@ -317,15 +323,6 @@ def _check_molecules(
     if not (len(weights) == len(atoms) == starts[-1] and np.all(np.diff(starts) > 0)):
         raise ValueError("each molecule needs atoms, and each atom a weight")
     return vectors
-
-
-def _vectors_beside(positions: Float32s, boxes: Float32s, distance: float) -> Float64s:
-    """Return the vectors of the cells, with no image within `distance` along open axes."""
-    is_zero = boxes[:, :3] == 0
-    if (is_zero.any(axis=1) & ~is_zero.all(axis=1)).any():
-        places = np.where(np.isfinite(positions), positions, 0)
-        boxes = with_lengths_of_open_axes(boxes, np.ptp(places, axis=1) + 2 * distance + 1)
-    return _vectors(boxes, len(positions))
 
 
 def _vectors(boxes: Float32s, n_frames: int) -> Float64s:

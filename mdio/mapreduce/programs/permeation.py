@@ -37,7 +37,8 @@ class IonPermeation(Kernel):
         Selection of the atoms that are followed.
     around
         Selection whose mean z, without regard to the box, is the middle of the slab in each frame,
-        such as the filter of a channel; by default it is the middle of the box.
+        such as the filter of a channel; by default it is the middle of the box,
+        which must then be periodic along z.
     thickness
         Of the slab, angstrom.
     """
@@ -101,8 +102,8 @@ def heights(
         middle = block.positions[:, around, 2].mean(axis=1, dtype=np.float64, keepdims=True)
     elif not height.all():
         raise ValueError(
-            "a frame has no box along z, whose middle would be the slab's; name the atoms there, "
-            "with --set around=SELECTION (around= in Python)"
+            "a frame has no box along z, so that the middle of the slab is unknown; give atoms "
+            "that lie around it with --set around=SELECTION (around= in Python)"
         )
     z -= middle
     with np.errstate(divide="ignore", invalid="ignore"):  # frames without a box

@@ -175,11 +175,11 @@ def test_plan_and_info_tell(trr: Path, tmp_path: Path, capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("a.trr", {}, "cannot be combined with trr files"),
-        ("a.segments", {}, "cannot be combined with segments of trr"),
-        ("a.refs", {}, "cannot be combined with references"),
-        ("a.h5md", {"contiguous": True}, "cannot be combined with --contiguous"),
-        ("a.h5md", {"flavour": "gromacs"}, "cannot be combined with --flavour gromacs"),
+        ("a.trr", {}, "does not go together with trr files"),
+        ("a.segments", {}, "does not go together with segments of trr"),
+        ("a.refs", {}, "does not go together with references"),
+        ("a.h5md", {"contiguous": True}, "does not go together with --contiguous"),
+        ("a.h5md", {"flavour": "gromacs"}, "does not go together with --flavour gromacs"),
         ("a.zarr", {"precision_velocities": -1.0}, "give a positive step"),
         (
             "a.h5md",

@@ -192,6 +192,18 @@ def test_dcd_times(
     ]
 
 
+def test_dcd_times_of_single_precision_have_small_numbers(tmp_path: Path) -> None:
+    """Those of an XTC: exact fractions of them would have numbers that no frame can count on."""
+    block = random_block(5000, 3)
+    block.time[:] = np.float32(10.0004) + np.arange(5000, dtype=np.float32)
+    block.step[:] = 0
+    write(tmp_path / "a.dcd", "dcd", block)
+    with mda.lib.formats.libdcd.DCDFile(str(tmp_path / "a.dcd")) as file:
+        header = file.header
+    assert header["istart"] + 5000 * header["nsavc"] < 2**31
+    assert header["istart"] / header["nsavc"] == pytest.approx(10.0004, abs=2e-5)
+
+
 def test_dcd_keeps_the_steps_of_the_source_where_they_fit(tmp_path: Path) -> None:
     write(tmp_path / "a.dcd", "dcd", random_block(4, 3))
     with mda.lib.formats.libdcd.DCDFile(str(tmp_path / "a.dcd")) as file:

@@ -52,7 +52,7 @@ def test_at_least_one(tmp_path, whole, capsys, command):
     assert main([command, str(path), str(out), *more, "--salvage"]) == 0
     told = capsys.readouterr().out
     assert f"at least 1 frame ({first:,} bytes, 9 to 15 ps) cannot be read, about 5 by" in told
-    assert "counts as frame 10, and those behind it had numbers higher by about 4" in told
+    assert "counts as frame 10, and those after it had numbers higher by about 4" in told
     assert re.search(
         rf"at least 1 frame \({second:,} bytes, 19 to 21 ps\) cannot be read; it", told
     )

@@ -147,6 +147,13 @@ class TestRefusals:
         ):
             position_tables(Mixed())
 
+    def test_paths_that_virtualizarr_cuts(self, folder, tmp_path):
+        path = tmp_path / "run #2" / "md.xtc"
+        path.parent.mkdir()
+        path.symlink_to(folder / "md.xtc")
+        with pytest.raises(PlanError, match=r"md\.xtc: VirtualiZarr takes # and \? for the end"):
+            opened(path)
+
     def test_what_is_not_there(self, tmp_path):
         with pytest.raises(SourceError, match=r"none\.xtc"):
             opened(tmp_path / "none.xtc")

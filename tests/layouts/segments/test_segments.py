@@ -209,7 +209,7 @@ def test_plans():
         ({"container": "pdb"}, "--container is 'pdb'"),
         ({"container": "dcd", "precision": 0.1}, "--precision"),
         ({"groups": {"ca": 3}}, "^segments of ncdf hold no --group"),
-        ({"compression": "zstd"}, "^segments of ncdf have no --compression"),
+        ({"compression": "zstd"}, "^segments of ncdf are not compressed"),
     ],
 )
 def test_plans_that_do_not_fit(options, message):

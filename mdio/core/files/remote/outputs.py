@@ -124,13 +124,13 @@ def put(
     target: RemotePath,
     data: bytes | Path,
     *,
-    is_new: bool = False,
+    must_be_new: bool = False,
     replaces: str | None = None,
     is_checked: bool = False,
 ) -> str:
     """Send bytes, or a file, as an object, which appears complete or not at all; return its ETag.
 
-    `is_new`: only if no object has this name. `replaces`: only over the object with this tag.
+    `must_be_new`: only if no object has this name. `replaces`: only over the object with this tag.
     Either is checked before the first try, and is a condition of the request too, if the store has
     conditions and the file is not so large that it is sent in parts. `is_checked`: the caller has
     just checked it.
@@ -143,7 +143,7 @@ def put(
     store, name = store_and_name(target)
     is_large = isinstance(data, Path) and data.stat().st_size > MAX_CONDITIONAL_NBYTES
     mode: Any = "overwrite"
-    if is_new or replaces is not None:
+    if must_be_new or replaces is not None:
         if not is_checked and current_tag(target) != replaces:
             raise FileExistsError(17, "another object has this name by now", str(target))
         if replaces and not is_large:
@@ -373,7 +373,12 @@ class StoredOutput:
         now_text = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
         mark = {"token": self.token, "begun": now_text}
         try:
-            put(self.target / MARK_NAME, json.dumps(mark).encode(), is_new=True, is_checked=True)
+            put(
+                self.target / MARK_NAME,
+                json.dumps(mark).encode(),
+                must_be_new=True,
+                is_checked=True,
+            )
         except FileExistsError:
             raise self._other_run_error() from None
         if self.destination == self.target:
@@ -399,7 +404,7 @@ class StoredOutput:
             raise OutputError(f"{self.target}: a folder, not an object; remove it yourself")
         tag = self._former_tag if only_unchanged else None
         try:
-            put(self.target, data, replaces=tag, is_new=only_unchanged and not tag)
+            put(self.target, data, replaces=tag, must_be_new=only_unchanged and not tag)
         except FileExistsError:
             raise self._other_run_error() from None
         self._check_sizes({"": self.target.stat().st_size}, {"": data.stat().st_size})

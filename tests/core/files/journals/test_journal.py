@@ -1,5 +1,6 @@
 """The journal of what is done of an output: what of it is believed."""
 
+import errno
 import json
 import re
 import threading
@@ -99,6 +100,9 @@ def test_a_record_stays_when_a_signal_ends_its_call(temporary, monkeypatch):
         write(*words)
         raise KeyboardInterrupt
 
+    def unreadable(path):
+        raise OSError(errno.EMFILE, "too many open files")
+
     with Journal(temporary, SAID) as made:
         made.add(record(0), [temporary])
         with monkeypatch.context() as there:
@@ -106,8 +110,13 @@ def test_a_record_stays_when_a_signal_ends_its_call(temporary, monkeypatch):
             with pytest.raises(KeyboardInterrupt):
                 made.add(record(4), [temporary])
         made._flush()
+        with monkeypatch.context() as there:
+            there.setattr(journals, "write_all", ended)
+            there.setattr(journals, "read_journal", unreadable)
+            with pytest.raises(KeyboardInterrupt):
+                made.add(record(8), [temporary])
         found = read_journal(made.path)[0][1:]
-    assert [(one.first, one.flushed) for one in found] == [(0, True), (4, True)]
+    assert [(one.first, one.flushed) for one in found] == [(0, True), (4, True), (8, False)]
 
 
 def test_the_end_waits_for_no_disk_that_does_not_answer(temporary, monkeypatch):
