@@ -269,8 +269,8 @@ def residues_of(universe: Universe, atoms: NDArray[np.int64] | None = None) -> R
     """Return the residues of a Universe's atoms, or of some of them."""
     names = getattr(universe.residues, "resnames", None)
     texts = None if names is None else Texts.of(names)
-    of_atoms, segments = universe.atoms.resindices, universe.residues.segindices
-    return Residues(of_atoms, segments, texts, classes_of(texts)).take(atoms)
+    resindices, segments = universe.atoms.resindices, universe.residues.segindices
+    return Residues(resindices, segments, texts, classes_of(texts)).take(atoms)
 
 
 def to_mdanalysis_topology(topology: Topology) -> TopologyOfMDAnalysis:

@@ -94,11 +94,12 @@ def clip_runs(
     runs: Sequence[tuple[Layout, int, int]], start: int, stop: int
 ) -> Iterator[tuple[Layout, int, int]]:
     """Yield those parts of `runs` (see `Layout.joined_layouts`) that are frames ``start:stop``."""
-    for layout, first, last in runs:
-        begin, end = max(first, first + start), min(last, first + stop)
+    for layout, run_start, run_stop in runs:
+        begin, end = max(run_start, run_start + start), min(run_stop, run_start + stop)
         if begin < end:
             yield layout, begin, end
-        start, stop = start - (last - first), stop - (last - first)
+        n_frames = run_stop - run_start
+        start, stop = start - n_frames, stop - n_frames
 
 
 def _tolerance_ps(time: NDArray[np.float64]) -> float:
@@ -268,14 +269,14 @@ class ViewLayout(Layout):
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
     ) -> None:
         atoms, row = self._source_atoms(atoms), 0
-        for first, last in self._source_runs(start, stop):
-            if last - first > stop - start:
-                dense = self.source.read(first, last, atoms=atoms)
+        for first, end in self._source_runs(start, stop):
+            if end - first > stop - start:
+                dense = self.source.read(first, end, atoms=atoms)
                 block.assign(dense.frames(np.asarray(self.frames[start:stop]) - first))
                 return
-            rows = block.frames(slice(row, row + last - first))
-            self.source.read(first, last, atoms=atoms, out=rows)
-            row += last - first
+            rows = block.frames(slice(row, row + end - first))
+            self.source.read(first, end, atoms=atoms, out=rows)
+            row += end - first
 
     def _source_runs(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """Yield runs of the source's frames, as they are read for frames ``start:stop``.
@@ -291,8 +292,8 @@ class ViewLayout(Layout):
         if not self.unreadable and 0 < n_spanned <= DENSE_STEP * len(frames) and (gaps > 0).all():
             yield int(frames[0]), int(frames[0]) + n_spanned
             return
-        for first, last in pairwise([0, *(np.flatnonzero(gaps != 1) + 1).tolist(), len(frames)]):
-            yield int(frames[first]), int(frames[first]) + last - first
+        for first, end in pairwise([0, *(np.flatnonzero(gaps != 1) + 1).tolist(), len(frames)]):
+            yield int(frames[first]), int(frames[first]) + end - first
 
     def _ranges(self, start: int, stop: int, atoms: AtomIndices | None) -> Iterator[ByteRange]:
         """Yield ranges of the source; one of a chunk with several of the frames comes once."""

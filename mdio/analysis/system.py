@@ -193,8 +193,8 @@ class System:
         if not any(parts):
             return None
         return [
-            ":".join(filter(None, (segment, residue + number + icode.strip(), name)))
-            for segment, residue, number, icode, name in zip(
+            ":".join(filter(None, (segment, residue + resid + icode.strip(), name)))
+            for segment, residue, resid, icode, name in zip(
                 *(part or [""] * n_atoms for part in parts), strict=True
             )
         ]
@@ -234,7 +234,7 @@ class System:
         if residues is None or residues.names is None:
             return ()
         waters = {*residues.classes.get("water", ()), *MORE_WATERS}
-        codes = np.unique(residues.names.codes[np.unique(residues.of_atoms)])
+        codes = np.unique(residues.names.codes[np.unique(residues.resindices)])
         return tuple(name for code in codes if (name := residues.names.table[code]) in waters)
 
     @property

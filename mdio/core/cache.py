@@ -363,19 +363,19 @@ class CachedUnit:
         copy_into(self._read(first, last)[begin - first : begin - first + nbytes], buffers, 0)
         return nbytes
 
-    def _read(self, first: int, last: int) -> Bytes:
+    def _read(self, first: int, end: int) -> Bytes:
         """Return the bytes between two edges of pieces, after comparing their checksums."""
-        if self._buffer.size < last - first:
-            self._buffer = np.empty(last - first, np.uint8)
-        data = self._buffer[: last - first]
+        if self._buffer.size < end - first:
+            self._buffer = np.empty(end - first, np.uint8)
+        data = self._buffer[: end - first]
         n_done = 0
         while n_done < len(data):
             n_read = os.preadv(self._fd, [data.data[n_done:]], self._begin + first + n_done)
             if not n_read:
                 raise DamagedUnitError("it has been cut")
             n_done += n_read
-        sums = self._sums[first // PIECE_NBYTES : -(-last // PIECE_NBYTES)]
-        if crc32c_pieces(data, _piece_edges(first, last)).tobytes() != sums.tobytes():
+        sums = self._sums[first // PIECE_NBYTES : -(-end // PIECE_NBYTES)]
+        if crc32c_pieces(data, _piece_edges(first, end)).tobytes() != sums.tobytes():
             raise DamagedUnitError("its bytes have changed")
         return data
 

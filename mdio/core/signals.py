@@ -40,11 +40,11 @@ def signals_as_exceptions(note: str = "") -> Iterator[None]:
         signal.signal(number, _raise_exception)
     former_hook = sys.unraisablehook
 
-    def print_others(unraisable: Any) -> None:
+    def print_other_errors(unraisable: Any) -> None:
         if not (_received and isinstance(unraisable.exc_value, KeyboardInterrupt | SystemExit)):
             former_hook(unraisable)
 
-    sys.unraisablehook = print_others
+    sys.unraisablehook = print_other_errors
     try:
         yield
         raise_received_signal(note)
@@ -112,8 +112,8 @@ def ending_signals_left_to_rank_0(grace_s: float) -> Iterator[None]:
         from mdio.core.stalls import describe_process  # for this end only
 
         name = signal.Signals(number).name
-        since = f"since rank 0 did not end within {grace_s:g} s"
-        sys.stderr.write(f"{describe_process()}: ended by {name}, {since}\n")
+        reason = f"since rank 0 did not end within {grace_s:g} s"
+        sys.stderr.write(f"{describe_process()}: ended by {name}, {reason}\n")
         sys.stderr.flush()
         time.sleep(LAUNCHER_READ_S)
         os._exit(128 + number)

@@ -139,14 +139,14 @@ class Topology:
 
     def residues(self, atoms: AtomIndices | None) -> Residues | None:
         """Return the residues of some atoms; None if they are not known."""
-        of_atoms, segments = self.numbers(RESINDEX), self.numbers(SEGINDEX)
-        if of_atoms is None:
+        resindices, segments = self.numbers(RESINDEX), self.numbers(SEGINDEX)
+        if resindices is None:
             return None
         if atoms is not None:
-            of_atoms = of_atoms[atoms]
+            resindices = resindices[atoms]
         if segments is not None:
             segments = segments.astype(np.int64)  # stored are the smallest types that hold them
-        return Residues(of_atoms.astype(np.int64), segments, self.texts("resnames"), self.classes)
+        return Residues(resindices.astype(np.int64), segments, self.texts("resnames"), self.classes)
 
     def per_atom(self, name: str) -> NDArray[Any] | Texts | None:
         """Return a column spread over the atoms."""
@@ -334,7 +334,7 @@ def _checked_column(row: Mapping[str, Any], values: NDArray[Any]) -> NDArray[Any
 class Residues(NamedTuple):
     """The residues of some atoms; they are numbered from 0 among all of the system."""
 
-    of_atoms: NDArray[np.int64]
+    resindices: NDArray[np.int64]
     """The number of the residue of each atom, (A,)."""
     segments: NDArray[np.int64] | None
     """The segment of each residue, (R,)."""
@@ -345,7 +345,7 @@ class Residues(NamedTuple):
 
     def take(self, atoms: AtomIndices | None) -> Residues:
         """Return the residues of some of the atoms; None = all."""
-        return self if atoms is None else self._replace(of_atoms=self.of_atoms[atoms])
+        return self if atoms is None else self._replace(resindices=self.resindices[atoms])
 
     @property
     def neighbours(self) -> NDArray[np.int64]:
@@ -353,13 +353,13 @@ class Residues(NamedTuple):
 
         That is, in one residue, or in neighbouring residues of a chain of protein or nucleic acid.
         """
-        residue_steps = np.diff(self.of_atoms)
+        residue_steps = np.diff(self.resindices)
         is_neighbour = residue_steps == 0
         if self.names is not None:
             polymers = {*self.classes.get("protein", ()), *self.classes.get("nucleic", ())}
             is_polymer = np.array([name in polymers for name in self.names.table], bool)
             in_chain, segments = is_polymer[self.names.codes], self.segments
-            first, second = self.of_atoms[:-1], self.of_atoms[1:]
+            first, second = self.resindices[:-1], self.resindices[1:]
             same_segment = True if segments is None else segments[first] == segments[second]
             is_neighbour |= (residue_steps == 1) & same_segment & in_chain[first] & in_chain[second]
         return np.flatnonzero(is_neighbour)

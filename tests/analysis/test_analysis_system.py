@@ -180,7 +180,7 @@ def test_residues_have_numbers_that_do_not_overflow(adk, tmp_path, is_stored):
     with mdio.open(path) as layout:
         system = System(layout, top)
         residues = system.residues(system.select("name CA"))
-    assert residues.of_atoms.dtype == residues.segments.dtype == np.int64
-    assert np.array_equal(residues.of_atoms, np.arange(214))
+    assert residues.resindices.dtype == residues.segments.dtype == np.int64
+    assert np.array_equal(residues.resindices, np.arange(214))
     assert residues.names.values()[:2].tolist() == ["MET", "ARG"]
     assert "MET" in residues.classes["protein"]

@@ -123,12 +123,12 @@ def step_size(step: float, name: str) -> float:
 
 
 def read_arguments(
-    shape: tuple[int, ...], out: Float32s, atoms: Int64s | None, first: int, last: int | None
+    shape: tuple[int, ...], out: Float32s, atoms: Int64s | None, first: int, end: int | None
 ) -> tuple[Float32s, Int64s | None, int]:
-    """Check the part of `shape` (frames, atoms, ...) to read; return output, atoms, last frame."""
+    """Check the part of `shape` (frames, atoms, ...) to read; return output, atoms, end frame."""
     n_frames, n_atoms = shape[:2]
-    last = n_frames if last is None else last
-    if not 0 <= first <= last <= n_frames:
-        raise IndexError(f"frames {first}:{last} asked for, but there are {n_frames} frames")
+    end = n_frames if end is None else end
+    if not 0 <= first <= end <= n_frames:
+        raise IndexError(f"frames {first}:{end} asked for, but there are {n_frames} frames")
     atoms, n_out = indices(atoms, n_atoms)
-    return output(out, last - first, n_out), atoms, last
+    return output(out, end - first, n_out), atoms, end

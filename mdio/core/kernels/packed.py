@@ -24,8 +24,8 @@ own order. What lies before the first atom is at the origin. Frames do not depen
 
 Arguments: `deltas`, (F, A, 3) int32, of `quantise`, C-contiguous; `neighbours`, (A,) uint8, of
 `choose_neighbours`; `scale` and `xtc`, with which integers are or were made; `out`, filled, with
-the arithmetic of `dequantise`, (last - first, k, 3) float32; `atoms`, (k,) int64, all by default;
-`first` and `last`, the frames that are wanted, all by default.
+the arithmetic of `dequantise`, (end - first, k, 3) float32; `atoms`, (k,) int64, all by default;
+`first` and `end`, which choose frames ``first:end``, all by default.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def dequantise(
     out: Float32s,
     atoms: Int64s | None = None,
     first: int = 0,
-    last: int | None = None,
+    end: int | None = None,
     *,
     xtc: bool = False,
 ) -> None:
@@ -78,10 +78,10 @@ def dequantise(
     float32(10)``, each product rounded. Frames before `first` are summed but not written.
     """
     shape = checks.array(deltas, "deltas", np.int32, FRAMES_SHAPE).shape
-    out, atoms, last = checks.read_arguments(shape, out, atoms, first, last)
+    out, atoms, end = checks.read_arguments(shape, out, atoms, first, end)
     if out.size:
         scale = checks.step_size(scale, "scale")
-        backend.module.dequantise(deltas, scale, xtc, out, atoms, first, last)
+        backend.module.dequantise(deltas, scale, xtc, out, atoms, first, end)
 
 
 def fold(integers: Int32s) -> Folded:
@@ -146,7 +146,7 @@ def sum_packed(
     out: Float32s,
     atoms: Int64s | None = None,
     first: int = 0,
-    last: int | None = None,
+    end: int | None = None,
     *,
     xtc: bool,
     neighbours: Bytes | None = None,
@@ -157,12 +157,12 @@ def sum_packed(
     (n,) uint8, C-contiguous. `shape`: (F, A), frames and atoms, at least one of each.
     Raises ValueError: the bytes do not fit together, whether those wanted are concerned or not.
     """
-    out, atoms, last = checks.read_arguments(shape, out, atoms, first, last)
+    out, atoms, end = checks.read_arguments(shape, out, atoms, first, end)
     scale = checks.step_size(scale, "scale")
     checks.array(packed, "packed", np.uint8, (None,))
     if neighbours is not None:
         checks.array(neighbours, "neighbours", np.uint8, shape[1:])
-    backend.module.sum_packed(packed, *shape, neighbours, scale, xtc, out, atoms, first, last)
+    backend.module.sum_packed(packed, *shape, neighbours, scale, xtc, out, atoms, first, end)
 
 
 def encode_rigid(
@@ -196,16 +196,16 @@ def decode_rigid(
     out: Float32s,
     atoms: Int64s | None = None,
     first: int = 0,
-    last: int | None = None,
+    end: int | None = None,
     *,
     xtc: bool,
 ) -> None:
     """Undo `encode_rigid`; `description` is (n,) uint8, the others are as for `sum_packed`."""
-    out, atoms, last = checks.read_arguments(shape, out, atoms, first, last)
+    out, atoms, end = checks.read_arguments(shape, out, atoms, first, end)
     description = np.frombuffer(checks.buffer(description), np.uint8)
     scale = checks.step_size(scale, "scale")
     checks.array(data, "data", np.uint8, (None,))
-    backend.module.decode_rigid(description, data, *shape, scale, xtc, out, atoms, first, last)
+    backend.module.decode_rigid(description, data, *shape, scale, xtc, out, atoms, first, end)
 
 
 def choose_neighbours(deltas: Int32s) -> Bytes | None:
