@@ -16,13 +16,15 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import h5py
 import numpy as np
-from h5py import h5d, h5p, h5s, h5t, h5z
+from h5py import h5d, h5p, h5pl, h5s, h5t, h5z
+from h5py._objects import phil
 from numpy.typing import NDArray
 
 from mdio._version import __version__
@@ -170,11 +172,30 @@ def _create_array(file: h5py.File, array: ArrayPlan, plan: LayoutPlan) -> None:
         layout.set_deflate(codec)
     else:  # optional, so that HDF5 makes the array without the filter; reading needs it anyway
         values = (FILTER_VERSION, array.chunk_frames, array.chunk_atoms)
-        layout.set_filter(FILTER, h5z.FLAG_OPTIONAL, values)
+        with _without_plugins():
+            layout.set_filter(FILTER, h5z.FLAG_OPTIONAL, values)
     path = value_path(array.group, array.field)
     space = h5s.create_simple((plan.n_frames, array.n_atoms, 3))
     h5d.create(file.id, path.encode(), h5t.IEEE_F32LE, space, layout)
     file[path].attrs["unit"] = get_flavour(plan.flavour).units[array.field]
+
+
+@contextmanager
+def _without_plugins() -> Iterator[None]:
+    """Keep HDF5 from looking for a filter, which writing does not need, in its plug-ins.
+
+    It would load all of them. Those that netCDF4 brings (``HDF5_PLUGIN_PATH``) are linked with
+    another HDF5, and beside UCX 1.18 ranks of MPI crashed there.
+    """
+    with phil:
+        folders = [h5pl.get(index) for index in range(h5pl.size())]
+        for _ in folders:
+            h5pl.remove(0)
+        try:
+            yield
+        finally:
+            for folder in folders:
+                h5pl.append(folder)
 
 
 def create_column(parent: h5py.Group, name: str, shape: tuple[int, ...], dtype: str) -> Column:

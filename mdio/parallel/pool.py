@@ -152,8 +152,9 @@ def _serve(pipe: Connection[Any, Any], pickled_func: bytes, inherited_pipes: Seq
             _send(pipe, (number, outcome))
         except (BrokenPipeError, ConnectionResetError):
             return
-        except Exception as error:  # the result cannot be pickled
-            _send(pipe, (number, _failure(error)))
+        except Exception as error:
+            text = f"its result cannot be pickled: {error_text(error)}"
+            _send(pipe, (number, _failure(TypeError(text))))
 
 
 class WorkerPool:

@@ -36,8 +36,11 @@ def freeze():
     module.datetime = _Now
     uuid.uuid4 = lambda: uuid.UUID(int=1)
     import mdio._version
+    from mdio.core.files import store
 
     mdio._version.__version__ = "net"
+    # Manifests have the type of the file system that stripes were asked of.
+    store.mounts = lambda: [(0, "/", "ext4")]
 
 
 @contextmanager

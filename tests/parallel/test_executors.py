@@ -256,7 +256,9 @@ def test_function_that_does_not_pickle():
 
 
 def test_result_that_does_not_pickle():
-    with pytest.raises(BlockError, match=r"^1 failed: .*pickle"):
+    with pytest.raises(
+        BlockError, match=r"^1 failed: TypeError: its result cannot be pickled: Attr"
+    ):
         Processes(2).map(unpicklable_result, [1])
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import h5py
 import MDAnalysis as mda
+import netCDF4
 import numpy as np
 import pytest
 from MDAnalysisTests.datafiles import GRO, XTC
@@ -297,3 +298,21 @@ def test_gromacs_flavour_is_no_larger_than_the_xtc(plugin, tmp_path):
 def test_what_is_refused(tmp_path, options, says):
     with pytest.raises(PlanError, match=says):
         write_h5md(tmp_path / "x.h5md", make_block(), **options)
+
+
+def test_writing_loads_no_plug_ins_of_others(adk, tmp_path):
+    """HDF5 looks for the filter where netCDF4 has its own, and ranks of MPI crashed there."""
+    folder = Path(netCDF4.__file__).with_name("plugins")
+    assert [*folder.glob("lib*.so")]
+    convert = (
+        f"import mdio; mdio.convert({str(adk['xtc'])!r}, 'a.h5md', "
+        "storage=mdio.Storage(compression='rigid'))"
+    )
+    environment = os.environ | {
+        "HDF5_PLUGIN_PATH": str(folder),
+        "LD_DEBUG": "files",
+        "LD_DEBUG_OUTPUT": str(tmp_path / "loaded"),
+    }
+    subprocess.run([sys.executable, "-c", convert], cwd=tmp_path, env=environment, check=True)
+    loaded = "".join(path.read_text() for path in tmp_path.glob("loaded.*"))
+    assert "h5py" in loaded and str(folder) not in loaded
