@@ -180,6 +180,13 @@ def test_timeseries_in_bulk(pair):
             assert_array_equal(lazy.compute(), reference)
 
 
+@pytest.mark.parametrize(("start", "step"), [(None, None), (4, 3), (-2, 1)])
+def test_lazy_timeseries_ends_before_the_first_frame(pair, start, step):
+    ours = pair[0].trajectory
+    lazy = ours.dask_timeseries(start=start, stop=-len(ours) - 5, step=step)
+    assert lazy.compute().shape == (0, ours.n_atoms, 3)
+
+
 def test_timeseries_ends_at_the_first_frame():
     """As the readers of MDAnalysis for XTC, TRR, NetCDF and H5MD do."""
     ends = []
