@@ -44,7 +44,7 @@ from mdio.core.files.locks import (
     state_at,
     temporary_for,
 )
-from mdio.core.files.publish import link_target, output_errors, publish
+from mdio.core.files.publish import link_target, output_errors, publish, recover
 from mdio.core.files.replacing import clean_up, drop_unfinished
 from mdio.core.files.store import store_at
 from mdio.core.frames import notes_on_times
@@ -267,7 +267,7 @@ class Conversion:
 
     def _find_complete(self) -> ConvertResult | None:
         """Return the result if the output is complete; unfinished copies of it are removed then."""
-        self._restore_former_output()
+        recover(self.out)
         result = find_complete(self.job, self.plan, copies=self.copies)
         path = link_target(self.out).absolute() if store_at(self.out).has_folders else None
         if isinstance(result, str):

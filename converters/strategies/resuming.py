@@ -226,7 +226,7 @@ def find_complete(job: Job, plan: LayoutPlan, *, copies: bool) -> ConvertResult 
     """
     start_s = time.perf_counter()
     continues = job.appended or job.repairs or job.options.running.growing
-    if continues or job.universe_crc32c is not None or not os.path.lexists(job.out):
+    if continues or job.universe_crc32c is not None:
         return None
     try:
         with open_layout(job.out) as layout:

@@ -358,6 +358,17 @@ class TestUnfinished:
         shards = [name for name in put_names(between) if "position/value/c." in name]
         assert len(shards) == len(set(shards)) > 0
 
+    @pytest.mark.parametrize("name", ["whole.zarr", "whole.h5md", "whole.segments", "whole.trr"])
+    def test_is_not_what_is_complete(self, bucket, adk, between, name):
+        out = f"{bucket}/{name}"
+        mdio.convert(adk["dcd"], out)
+        between.log.clear()
+        result = mdio.convert(adk["dcd"], out, resume=True)
+        assert result.found_complete and not put_names(between)
+        if name != "whole.trr":  # it has no manifest
+            with pytest.raises(OutputError, match=r"made otherwise.*stop"):
+                mdio.convert(adk["dcd"], out, stop=5, resume=True)
+
     def test_one_file_is_told_by_its_url(self, bucket, adk, positions, monkeypatch):
         monkeypatch.setattr(plan, "MAX_PIECE_NBYTES", 10 * positions[0].nbytes)
         out = f"{bucket}/one.h5md"
