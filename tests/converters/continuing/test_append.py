@@ -337,7 +337,9 @@ def test_frames_that_would_be_dropped_are_counted_before(tmp_path, whole, begin,
     out, other = tmp_path / "out.zarr", tmp_path / "other.xtc"
     mdio.convert(whole, out)
     write(other, range(begin, 20), mark=5)
-    with pytest.raises(SourceError, match=f"other.xtc and drop the {n_behind} frames after it, keep"):
+    with pytest.raises(
+        SourceError, match=f"other.xtc and drop the {n_behind} frames after it, keep"
+    ):
         mdio.append(other, out)
     notes = mdio.append(other, out, overlap="keep-last").notes
     assert any(f"{n_behind} frames (at 40 to 78 ps) dropped" in note for note in notes)
