@@ -220,9 +220,8 @@ def plan_conversion(
         and selected_atoms.source_topology is not None
         and not keeps_topology
     ):
-        selected_atoms.universe = stored_universe(
-            selected_atoms.source_topology, source
-        )  # written beside it
+        # For a topology beside the output.
+        selected_atoms.universe = stored_universe(selected_atoms.source_topology, source)
     if repairs is not None:
         topology = repairs.meta.topology or topology
         repairs.meta = replace(repairs.meta, topology=topology)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.boxes import OPEN_LENGTH, shortest_heights, with_lengths_of_open_axes
+from mdio.core.boxes import shortest_heights, with_lengths_of_open_axes
 from mdio.core.frames import FrameBlock
 from mdio.core.kernels import cut_frames
 from mdio.core.topology import Residues
@@ -103,8 +103,8 @@ class CutMoleculeFinder:
         How a frame is turned does not matter to it. Neighbours on two sides lie a vector of the
         cell apart, but for their distance, and none is shorter than the shortest height.
         """
-        boxes = with_lengths_of_open_axes(block.box, OPEN_LENGTH)
-        max_bonds = np.maximum(self.max_distance, shortest_heights(boxes) / 2)
+        heights = shortest_heights(with_lengths_of_open_axes(block.box))
+        max_bonds = np.maximum(self.max_distance, heights / 2)
         is_far = np.zeros(block.n_frames, bool)
         for frame in np.flatnonzero(np.isfinite(max_bonds)).tolist():
             steps = block.positions[frame, self.pairs + 1] - block.positions[frame, self.pairs]

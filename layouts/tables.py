@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.files.piece_sums import PieceSums
-from mdio.core.files.store import is_remote
+from mdio.core.files.store import store_at
 
 EXPONENT = 0x7F800000
 """Bits that are all set in a float that is NaN or infinite."""
@@ -84,7 +84,7 @@ class ChunkTable:
     @property
     def url(self) -> str:
         """Return the URL of the file as fsspec and obstore take it, without escapes."""
-        return str(self.path) if is_remote(self.path) else f"file://{self.path.absolute()}"
+        return store_at(self.path).url(self.path)
 
     @property
     def array_format(self) -> tuple[Any, ...]:

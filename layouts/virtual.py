@@ -72,9 +72,10 @@ def virtual_parser(url: str, registry: Any) -> Any:
             "pip install 'mdio-layouts[virtual]'"
         ) from error
     is_file = url.startswith("file:")
-    if is_file and {"#", "?"} & {*url2pathname(urlsplit(url).path)}:
+    path = url2pathname(urlsplit(url).path) if is_file else url
+    if is_file and {"#", "?"} & {*path}:
         raise PlanError(f"{url}: VirtualiZarr takes # and ? for the end of a path; rename the file")
-    with open_layout(url2pathname(urlsplit(url).path) if is_file else url) as layout:
+    with open_layout(path) as layout:
         info = layout.info
         positions = _virtual_array(position_tables(layout), info.n_frames, info.n_atoms)
         columns, has_box = read_columns(layout), info.has_box

@@ -321,10 +321,9 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
             raise ValueError("transformations go from frame to frame; take timeseries()")
         frames, atoms = self._check_selection(atomgroup, (start, stop, step), order)
         array = FieldArray(LayoutPerThread(self._layout), "positions", atoms).to_dask()
-        stop = frames.stop if frames.stop >= 0 else None
-        if not frames:  # a `stop` below 0 would count from the end again
-            stop = frames.start
-        return array[frames.start : stop : frames.step].transpose(["fac".index(a) for a in order])
+        stop = frames.stop if frames.stop >= 0 else None  # -1 would count from the end again
+        array = array[frames.start : stop : frames.step] if frames else array[:0]
+        return array.transpose(["fac".index(a) for a in order])
 
     def Writer(self, filename: str, n_atoms: int | None = None, **kwargs: Any) -> Any:  # noqa: N802
         """Return MDAnalysis' writer for the suffix of `filename`.

@@ -45,7 +45,7 @@ from mdio.core.files.locks import (
     temporary_for,
 )
 from mdio.core.files.publish import link_target, output_errors, publish, recover
-from mdio.core.files.replacing import clean_up, drop_unfinished
+from mdio.core.files.replacing import drop_unfinished
 from mdio.core.files.store import store_at
 from mdio.core.frames import notes_on_times
 from mdio.core.signals import raise_received_signal
@@ -126,7 +126,8 @@ class Conversion:
 
         def begin() -> Any:
             nonlocal start_s, n_resumed
-            self._restore_former_output()
+            if store_at(self.out).has_folders:  # before topologies get their names
+                recover(self.out)
             meta = self.job.meta()
             identity = self._identity(meta)
             if self.appended is not None:
@@ -257,13 +258,6 @@ class Conversion:
         return resuming.conversion_identity(
             meta, self.plan, self.selected_atoms.files, self.job.universe_crc32c
         )
-
-    def _restore_former_output(self) -> None:
-        """Undo the unfinished renames of a killed run, before topologies get their names."""
-        target = self.out.absolute()
-        if store_at(target).has_folders and target.parent.is_dir():
-            with output_errors(target):
-                clean_up([target])
 
     def _find_complete(self) -> ConvertResult | None:
         """Return the result if the output is complete; unfinished copies of it are removed then."""

@@ -104,22 +104,27 @@ def edges_from_boxes(boxes: NDArray[Any]) -> NDArray[np.float32]:
     As `vectors_from_boxes`; along the other axes, lengths and vectors are 0.
     """
     cells = np.array(boxes)
-    not_periodic = cells[:, :3] == 0
-    not_periodic &= ~not_periodic.all(axis=1)[:, np.newaxis]
-    cells[:, :3][not_periodic] = 1
+    is_open = open_axes(cells)
+    cells[:, :3][is_open] = 1
     edges = vectors_from_boxes(cells)
-    edges[not_periodic] = 0
+    edges[is_open] = 0
     return edges
 
 
-def with_lengths_of_open_axes(boxes: NDArray[Any], lengths: Any) -> NDArray[np.float32]:
-    """Return boxes with `lengths` along axes that are not periodic: length 0 beside others.
+def open_axes(boxes: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return along which axes, (F, 3), boxes are not periodic, though along others: length 0."""
+    is_open = boxes[:, :3] == 0
+    return np.asarray(is_open & ~is_open.all(axis=1, keepdims=True))
+
+
+def with_lengths_of_open_axes(
+    boxes: NDArray[Any], lengths: float | NDArray[Any] = OPEN_LENGTH
+) -> NDArray[np.float32]:
+    """Return boxes with `lengths`, a number or (F, 3), along their `open_axes`.
 
     As in MDAnalysis, only rectangular cells are taken to be periodic along some axes only.
-    `lengths`: a number, or (F, 3).
     """
-    is_open = (boxes[:, :3] == 0) & (boxes[:, :3] > 0).any(axis=1, keepdims=True)
-    is_open &= (boxes[:, 3:] == RIGHT_ANGLE).all(axis=1, keepdims=True)
+    is_open = open_axes(boxes) & (boxes[:, 3:] == RIGHT_ANGLE).all(axis=1, keepdims=True)
     filled = np.array(boxes, np.float32)
     filled[:, :3] = np.where(is_open, lengths, filled[:, :3])
     return filled

@@ -19,7 +19,7 @@ from scipy.fft import irfft, next_fast_len, rfft  # now, so that it is not timed
 from mdio.analysis.kernels.kernel import Prepared, SeriesKernel
 from mdio.analysis.reducers import Sum
 from mdio.analysis.system import System
-from mdio.core.boxes import OPEN_LENGTH, vectors_from_boxes, with_lengths_of_open_axes
+from mdio.core.boxes import vectors_from_boxes, with_lengths_of_open_axes
 from mdio.core.errors import BlockError, PlanError
 from mdio.core.frames import FrameBlock
 from mdio.core.words import number_text
@@ -237,8 +237,7 @@ class MSD(Lagged):
 
     def notes(self, block: FrameBlock) -> tuple[str, ...]:
         """Return a note on atoms that move by more than half of the box between two frames."""
-        boxes = with_lengths_of_open_axes(block.box, OPEN_LENGTH)
-        cells = vectors_from_boxes(boxes).astype(np.float64)
+        cells = vectors_from_boxes(with_lengths_of_open_axes(block.box)).astype(np.float64)
         for frame in range(1, block.n_frames):
             if not cells[frame].any():
                 continue

@@ -212,6 +212,10 @@ class Disk:
                 type_name, depth = kind, len(point)
         return type_name
 
+    def url(self, path: Path) -> str:
+        """Return the URL of `path`, without escapes."""
+        return f"file://{path.absolute()}"
+
     def missing_text(self, path: Path) -> str:  # noqa: ARG002
         """Return a message that nothing exists at `path`."""
         return "no such file or folder"
@@ -263,6 +267,10 @@ class ObjectStore(Disk):
     def file_system(self, path: AnyPath) -> str:  # noqa: ARG002
         """See the base class."""
         return "store"
+
+    def url(self, path: Path) -> str:
+        """See the base class."""
+        return path.as_uri()
 
     def missing_text(self, path: Path) -> str:  # noqa: ARG002
         """See the base class."""

@@ -24,7 +24,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.boxes import OPEN_LENGTH, vectors_from_boxes, with_lengths_of_open_axes
+from mdio.core.boxes import open_axes, vectors_from_boxes, with_lengths_of_open_axes
 from mdio.core.kernels import backend, checks
 from mdio.core.kernels.checks import Float32s, Float64s, Int64s
 
@@ -153,8 +153,7 @@ def within(
     radius = checks.step_size(radius, "the radius")
     out = np.zeros((n_frames, len(targets)), np.bool_)
     if out.size:
-        is_open = boxes[:, :3] == 0
-        if (is_open.any(axis=1) & ~is_open.all(axis=1)).any():
+        if open_axes(boxes).any():
             # With images further away than any of these atoms is.
             places = positions[:, np.union1d(sources, targets)].astype(np.float64)
             extents = np.ptp(np.where(np.isfinite(places), places, 0), axis=1)
@@ -177,7 +176,7 @@ def cut_frames(
     out = np.zeros(n_frames, bool)
     if n_atoms > 1 and len(atoms):
         checks.indices(atoms, n_atoms - 1)
-        vectors = _vectors(with_lengths_of_open_axes(boxes, OPEN_LENGTH), n_frames)
+        vectors = _vectors(with_lengths_of_open_axes(boxes), n_frames)
         backend.module.cut_frames(positions, vectors, atoms, limit, out)
     return out
 
