@@ -33,8 +33,8 @@ web/node_modules/.package-lock.json: web/package-lock.json
 	npm ci --prefix web --silent && touch $@ || echo "Going on without npm: web/ is not tested." >&2
 
 # The codecs for web pages: needs clang, lld and Debian's libraries for WebAssembly.
-WASM := memory rigid_decode rigid_description rigid_needs rigid_part rigid_part_avx2 \
-	rigid_part_avx512 rigid_words rigid_words_wide rigid_write
+WASM := memory rigid_coordinates rigid_decode rigid_description rigid_entropy_decode \
+	rigid_entropy_decode_wide rigid_part rigid_part_avx2 rigid_part_avx512 rigid_selection
 WASM_EXPORTS := malloc mdio_memory_new mdio_message mdio_rigid_decode
 web/rigid.wasm: $(wildcard mdio/native/codecs/*.cpp mdio/native/codecs/*.h)
 	clang++ --target=wasm32-wasi -mexec-model=reactor -msimd128 -std=c++17 -Oz -w -fno-exceptions \

@@ -185,11 +185,11 @@ class Chunk:
                     self.vectors[atom] = [int32(x) for x in added]
         for blocks, (n_words, n_escaped) in zip(self.sections, sizes, strict=True):
             words, escaped = Bytes(d.take(n_words)), Bytes(d.take(n_escaped))
-            told = [b for b in blocks if not (key and b[0]["kind"] in (TIME, SWING))]
-            if self.cut and not told:
+            coded = [b for b in blocks if not (key and b[0]["kind"] in (TIME, SWING))]
+            if self.cut and not coded:
                 continue
             states = [words.number("I") for _ in range(self.lanes)]
-            for block in told:
+            for block in coded:
                 self._block(*block, states, words, escaped)
             if any(x != 1 << 16 for x in states) or words.at != n_words or escaped.at != n_escaped:
                 raise ValueError("the words of a frame do not end where they should")
@@ -203,10 +203,10 @@ class Chunk:
         words: Bytes,
         escaped: Bytes,
     ) -> None:
-        told: list[dict[str, Any]] = [{} for _ in atoms]
+        atom_states: list[dict[str, Any]] = [{} for _ in atoms]
         for stream in range(3):
             first, _, bits = TABLES[c["kind"]][stream]
-            for i, (atom, t) in enumerate(zip(atoms, told, strict=True)):
+            for i, (atom, t) in enumerate(zip(atoms, atom_states, strict=True)):
                 which = self._context(c, atom, t, stream)
                 lane = i % self.lanes
                 x = states[lane]
@@ -218,14 +218,14 @@ class Chunk:
                 t[stream] = symbol
                 low = c["low"][stream][begin + i]
                 t["n", stream] = int32((symbol - 127 << c["raw"][stream]) + low)
-        for atom, t in zip(atoms, told, strict=True):
+        for atom, t in zip(atoms, atom_states, strict=True):
             self.vectors[atom] = [int32(x) for x in self._vector(c, atom, t)]
             if t[0] == 255:
                 folded = [escaped.seven(5) for _ in range(3)]
                 self.vectors[atom] = [int32(x >> 1 ^ -(x & 1)) for x in folded]
 
     def _context(self, c: dict[str, Any], atom: int, t: dict[Any, Any], stream: int) -> int:
-        """Return which table tells the next number of an atom; `t`: what is known of it."""
+        """Return the table that decodes the next number of an atom; `t`: what is decoded of it."""
         if c["kind"] < SPHERE or (c["kind"] == SPHERE and stream == 0):
             return 0
         square = self.square(c, atom)

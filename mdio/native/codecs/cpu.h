@@ -20,7 +20,7 @@
 // share what is not inlined. GCC splits vectors longer than a function's own before it puts the function
 // into its caller, so that the target of the caller alone is not enough; and AVX-512 has instructions
 // that round a product and a sum as one, which nobody asked for. Clang has no such vectors in functions
-// without a target either, and wants to be told where the file's target ends.
+// without a target either, and needs to know where the file's target ends.
 #define MDIO_PRAGMA(text) _Pragma(#text)
 #if defined(__clang__) && MDIO_X86
 #define MDIO_FILE_TARGET(features)        \

@@ -64,10 +64,11 @@ typedef struct mdio_rigid {
     int64_t n_frames, n_atoms;
 } mdio_rigid;
 
-/* Of at least two frames. `key_every`: every so many frames one needs none before it, up to 255; `least`: so many
- * atoms can be decoded without the others, up to 4,096; 0: only all. What is made lasts until the next call. */
+/* Of at least two frames. `key_every`: every so many frames there is one that depends on none before it, up to 255.
+ * `min_section_atoms`: so many atoms can be decoded without the others, up to 4,096. 0: only all. What is made lasts
+ * until the next call. */
 mdio_status mdio_rigid_encode(mdio_memory *memory, const mdio_frames *positions, mdio_coding coding, int key_every,
-                              int least, mdio_rigid *made);
+                              int min_section_atoms, mdio_rigid *made);
 mdio_status mdio_rigid_decode(mdio_memory *memory, const mdio_rigid *from, mdio_coding coding,
                               const mdio_selection *selection, const mdio_output *out);
 

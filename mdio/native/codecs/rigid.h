@@ -1,8 +1,8 @@
-// Chunks of integers by what stays the same: lengths, triangles, bonds that turn slowly.
+// Chunks of integers, coded by what stays nearly constant: lengths, triangles, bonds that turn slowly.
 //
 // Each atom is stored as a vector from an atom before it, its parent (or from the origin). Atoms
-// whose vectors are told alike make a class, and have three numbers a frame, of which the high bits
-// go through an entropy coder; docs/rigid.md says how they lie.
+// whose vectors are coded in the same way form a class, and have three numbers a frame, of which the high
+// bits go through an entropy coder; docs/rigid.md describes the format.
 #pragma once
 
 #include <array>
@@ -17,39 +17,39 @@
 namespace mdio::rigid {
 
 constexpr int STREAMS = 3;
-constexpr int64_t MOST_CLASSES = 64;
+constexpr int64_t MAX_CLASSES = 64;
 constexpr uint32_t ESCAPE = 255;  // symbol of the first stream: the atom is among the escaped ones
-constexpr int32_t MIDDLE = 127;   // symbol of numbers from zero on
-constexpr uint32_t MOST_RAW = 16;  // low bits of a number that are stored as they are
-constexpr uint32_t LOWEST = 1u << 16;  // of a state of the entropy coder, and its last
-constexpr int64_t MOST_LANES = 32;
-constexpr int64_t GROUP = 16;    // sorted atoms, at whose multiples classes begin
-constexpr int64_t BLOCK = 1024;  // atoms of a class, of which all streams come before the next ones'
-constexpr uint32_t CUT = 128;    // added to the lanes in a description: there are key frames and sections
+constexpr int32_t ZERO_SYMBOL = 127;  // the symbol of numbers whose high bits are zero
+constexpr uint32_t MAX_RAW_BITS = 16;  // low bits of a number that are stored as they are
+constexpr uint32_t MIN_STATE = 1u << 16;  // least state of the entropy coder, and the state after the last symbol
+constexpr int64_t MAX_LANES = 32;
+constexpr int64_t GROUP = 16;  // classes of sorted atoms begin at multiples of it
+constexpr int64_t BLOCK = 1024;  // atoms of a class whose three streams are coded together
+constexpr uint32_t SECTIONED = 128;  // added to the lanes in a description: there are key frames and sections
 
 enum Kind : uint8_t { FREE, TIME, SWING, SPHERE, CIRCLE, KINDS };
 
-// Which tables the numbers of each stream go by: the first, how many (contexts), their bits.
-struct Use {
+// Frequency tables of a stream: number of the first, how many there are (one a context), their bits.
+struct StreamTables {
     uint32_t first;
     uint32_t contexts;
     uint32_t bits;
 };
 
 constexpr uint32_t PLAIN_BITS = 12, CONTEXT_BITS = 10;
-constexpr Use USES[KINDS][STREAMS] = {
-    {{0, 1, PLAIN_BITS}, {0, 1, PLAIN_BITS}, {0, 1, PLAIN_BITS}},           // FREE
-    {{0, 1, PLAIN_BITS}, {0, 1, PLAIN_BITS}, {0, 1, PLAIN_BITS}},           // TIME
-    {{0, 1, PLAIN_BITS}, {0, 1, PLAIN_BITS}, {1, 1, PLAIN_BITS}},           // SWING
-    {{0, 1, PLAIN_BITS}, {1, 8, CONTEXT_BITS}, {9, 4, CONTEXT_BITS}},       // SPHERE
-    {{0, 3, CONTEXT_BITS}, {3, 6, CONTEXT_BITS}, {9, 16, CONTEXT_BITS}},    // CIRCLE
+constexpr StreamTables STREAM_TABLES[KINDS][STREAMS] = {
+    {{0, 1, PLAIN_BITS}, {0, 1, PLAIN_BITS}, {0, 1, PLAIN_BITS}},  // FREE
+    {{0, 1, PLAIN_BITS}, {0, 1, PLAIN_BITS}, {0, 1, PLAIN_BITS}},  // TIME
+    {{0, 1, PLAIN_BITS}, {0, 1, PLAIN_BITS}, {1, 1, PLAIN_BITS}},  // SWING
+    {{0, 1, PLAIN_BITS}, {1, 8, CONTEXT_BITS}, {9, 4, CONTEXT_BITS}},  // SPHERE
+    {{0, 3, CONTEXT_BITS}, {3, 6, CONTEXT_BITS}, {9, 16, CONTEXT_BITS}},  // CIRCLE
 };
 
 constexpr uint32_t tables_of(Kind kind) {
-    return USES[kind][STREAMS - 1].first + USES[kind][STREAMS - 1].contexts;
+    return STREAM_TABLES[kind][STREAMS - 1].first + STREAM_TABLES[kind][STREAMS - 1].contexts;
 }
 constexpr uint32_t bits_of(Kind kind, uint32_t table) {
-    for (const Use& use : USES[kind])
+    for (const StreamTables& use : STREAM_TABLES[kind])
         if (table >= use.first && table < use.first + use.contexts) return use.bits;
     return 0;
 }
@@ -60,31 +60,30 @@ using Frequencies = std::array<uint32_t, 256>;
 
 struct Class {
     Kind kind = FREE;
-    uint8_t shift = 0;               // of the lengths of atoms; NO_LENGTHS: all have the same
+    uint8_t shift = 0;  // of the lengths of atoms; NO_LENGTHS: all have the same
     std::array<uint8_t, STREAMS> raw{};  // low bits of each stream's numbers
-    uint32_t length = 0;             // squared; or 16 times the shortest, where atoms have theirs
-    uint32_t other = 0;              // squared distance to the second atom (CIRCLE)
+    uint32_t length = 0;  // squared; or 16 times the shortest, where atoms have theirs
+    uint32_t second_square = 0;  // squared distance to the second atom (CIRCLE)
     std::array<int32_t, 3> lowest{};  // of the first frame's vectors (TIME, SWING), and their bits
     std::array<uint8_t, 3> widths{};
-    int64_t begin = 0, n = 0;        // its atoms among the sorted ones, of which each class begins
-                                     // at a multiple of GROUP
-    int64_t first_unit = 0;          // of its blocks
-    std::array<int64_t, STREAMS> low{}, key_low{};  // where its low bits begin in a frame, a key frame
-    const std::array<int64_t, STREAMS>& low_at(bool is_key) const { return is_key ? key_low : low; }
+    int64_t begin = 0, n = 0;  // where its sorted atoms begin, a multiple of GROUP; how many
+    int64_t first_unit = 0;  // of its blocks
+    std::array<int64_t, STREAMS> raw_begin{}, key_raw_begin{};  // where its low bits begin in a frame, a key frame
+    const std::array<int64_t, STREAMS>& raw_begin_of(bool is_key) const { return is_key ? key_raw_begin : raw_begin; }
     std::vector<Frequencies> frequencies;
     std::vector<uint32_t> tables;  // to decode, one after the other
 
-    // Of a stream, all contexts.
+    // The tables of all contexts of a stream.
     const uint32_t* table(int stream) const {
         uint32_t at = 0;
-        for (uint32_t t = 0; t < USES[kind][stream].first; ++t) at += 1u << bits_of(kind, t);
+        for (uint32_t t = 0; t < STREAM_TABLES[kind][stream].first; ++t) at += 1u << bits_of(kind, t);
         return tables.data() + at;
     }
 };
 constexpr uint8_t NO_LENGTHS = 255;
 
 struct Atoms {
-    std::vector<uint8_t> classes, backs, seconds, lengths;  // what is kept of each atom
+    std::vector<uint8_t> classes, parent_offsets, second_offsets, lengths;  // one byte an atom
 };
 
 // A block of a class. Sections have their own words, and can be decoded without those before.
@@ -94,86 +93,88 @@ struct Unit {
     int64_t section;
 };
 struct Section {
-    int64_t end = 0;           // of its units
-    bool is_temporal = true;   // it has no symbols in key frames
+    int64_t end = 0;  // of its units
+    bool is_temporal = true;  // it has no symbols in key frames
 };
 
 struct Chunk {
     int64_t n_atoms = 0, lanes = 0;
-    bool is_cut = false;       // into sections, and by key frames: else there is one of each
-    int64_t key_every = 0;     // frames; 0: only the first is one
-    int64_t least = 0;         // atoms of a section; 0: there is one
+    bool is_sectioned = false;  // whether there are several sections and key frames, else one of each
+    int64_t key_every = 0;  // frames; 0: only the first is one
+    int64_t min_section_atoms = 0;  // atoms of a section; 0: there is one
     std::vector<Unit> units;
     std::vector<Section> sections;
     std::vector<Class> classes;
     Atoms atoms;
-    std::vector<int32_t> slots;    // of atoms, among the sorted ones
+    std::vector<int32_t> slots;  // of atoms, among the sorted ones
     std::vector<int32_t> parents;  // of atoms; -1: the origin
-    std::vector<int32_t> seconds;  // of sorted atoms, among the sorted ones (CIRCLE)
-    std::vector<uint8_t> in_row;   // of groups: whether their second atoms follow each other
-    std::vector<float> squares;    // of sorted atoms: of their length
+    std::vector<int32_t> second_slots;  // of sorted atoms, among the sorted ones (CIRCLE)
+    std::vector<uint8_t> are_adjacent;  // of groups: whether their second atoms follow each other
+    std::vector<float> squared_lengths;  // of sorted atoms: of their length
     bool is_temporal = false;
 
     void sort();  // fills the last six from the first, or fails
-    void cut();   // fills units and sections
+    void divide();  // fills units and sections
     int64_t raw_nbytes(bool is_key) const;  // of a frame
     bool is_key(int64_t f) const { return f == 0 || (key_every && f % key_every == 0); }
     int64_t key_before(int64_t f) const { return key_every ? f - f % key_every : 0; }
     // Whether a section has words in a frame; where it has none it takes no room.
-    bool has_words(const Section& section, bool is_key) const { return !is_cut || !is_key || !section.is_temporal; }
-    int64_t n_slots() const { return int64_t(squares.size()); }
+    bool has_words(const Section& section, bool is_key) const {
+        return !is_sectioned || !is_key || !section.is_temporal;
+    }
+    int64_t n_slots() const { return int64_t(squared_lengths.size()); }
 };
 
-// The description of a chunk as bytes, and back, or it fails.
-std::string described(const Chunk& chunk);
-Chunk parsed(const uint8_t* data, int64_t nbytes, int64_t n_atoms);
+// The description of a chunk as bytes, and back; fails if these are damaged.
+std::string write_description(const Chunk& chunk);
+Chunk parse_description(const uint8_t* data, int64_t nbytes, int64_t n_atoms);
 
-// Frequencies that sum up to 1 << bits, of what has been counted; ESCAPE has one in any case.
+// Frequencies in proportion to `counts` that sum up to 1 << bits; ESCAPE always has one.
 Frequencies normalised(const std::array<uint32_t, 256>& counts, uint32_t bits);
 
-// Parents and classes, from some frames of all; without frequencies.
-struct Pairs;
-struct Best;  // what it keeps
-Chunk learnt(const Pairs& pairs, int64_t n_frames, Best& best);
+// Finds parents and classes from pairs of frames; frequencies are still missing. `models` is filled.
+struct FramePairs;
+struct AtomModels;
+Chunk find_classes(const FramePairs& pairs, int64_t n_frames, AtomModels& models);
 
 // One frame's vectors, sorted: x, y and z of all.
 struct Vectors {
     std::vector<int32_t> axes[3];
     explicit Vectors(int64_t n) { fit(n); }
     void fit(int64_t n) {
-        for (auto& axis : axes) axis.resize(size_t(n + 3));  // read by fours, from anywhere
+        for (auto& axis : axes) axis.resize(size_t(n + 3));  // read four at a time, from any slot
     }
 };
 
-// Words of the entropy coder, which have to end where they should; `end` is that of all that can be read.
+// Words and states of the entropy coder; `end`: the end of the bytes that may be loaded.
 struct Words {
     const uint8_t* next;
     const uint8_t* end;
-    uint32_t states[MOST_LANES];
+    uint32_t states[MAX_LANES];
 };
-// One stream of a block, of one or two frames at once: their words do not wait for each other.
-// `contexts` are null where there is one table (of PLAIN_BITS). Up to all lanes, symbols are written behind the last one.
-constexpr int AT_ONCE = 2;
+// Decodes a stream of a block in one frame, or two at once, whose words do not depend on each other.
+// `contexts` are null where there is one table (of PLAIN_BITS). Up to MAX_LANES symbols are written after the last one.
+constexpr int FRAMES_AT_ONCE = 2;
 struct Block {
     int64_t lanes;
     const uint32_t* tables;
     uint32_t bits;
     int64_t n;
 };
-struct InFrame {
+struct FrameStream {
     Words* words;
     const uint8_t* contexts;
     uint8_t* symbols;
 };
-using Decode = void (*)(const Block& block, const InFrame* frames, int n_frames);
+using Decode = void (*)(const Block& block, const FrameStream* frames, int n_frames);
 Decode decoder(int64_t lanes);
-// One lane at a time, from a symbol on.
-void decode_some(const Block& block, const InFrame& frame, int64_t first);
+// Decodes from symbol `first` on, one lane at a time.
+void decode_rest(const Block& block, const FrameStream& frame, int64_t first);
 // 32 lanes, with AVX-512.
-void decode_wide(const Block& block, const InFrame* frames, int n_frames);
+void decode_wide(const Block& block, const FrameStream* frames, int n_frames);
 
 #if MDIO_X86
-// Entries of a table, loaded one by one: the instruction that gathers them takes longer on many processors.
+// Entries of a table, loaded one by one: the gather instruction is slower on many processors.
 MDIO_TARGET("avx2")
 MDIO_INLINE __m128i four_entries(const uint32_t* table, const uint32_t* at) {
     auto four = _mm_cvtsi32_si128(int32_t(table[at[0]]));

@@ -1,4 +1,4 @@
-// Vectors from rows of atoms, and how often each symbol is there.
+// Vectors from rows of atoms, and counts of symbols.
 #include "rigid_encode.h"
 
 namespace mdio::rigid {
@@ -36,7 +36,7 @@ void load_vectors(const int32_t* row, const Place* places, int64_t n_slots, Vect
 
 namespace {
 
-// By turns into two sets of counts: the same symbol twice does not wait for itself.
+// Alternates between two sets of counts: increments of the same counter do not wait for each other.
 template <class Add>
 MDIO_INLINE void count_by_turns(int64_t n, uint32_t* counts, size_t size, const Add& add) {
     int64_t i = 0;
@@ -50,7 +50,8 @@ void count(Kind kind, const uint8_t* const symbols[STREAMS], const uint8_t* cons
            uint32_t* counts) {
     const uint8_t *a = symbols[0], *b = symbols[1], *c = symbols[2];
     const uint8_t *first = contexts[0], *second = contexts[1], *third = contexts[2];
-    const size_t size = n_counts(kind) / 2, two = 256 * USES[kind][1].first, three = 256 * USES[kind][2].first;
+    const StreamTables* tables = STREAM_TABLES[kind];
+    const size_t size = n_counts(kind) / 2, two = 256 * tables[1].first, three = 256 * tables[2].first;
     if (kind < SPHERE)
         count_by_turns(n, counts, size, [=](int64_t i, uint32_t* to) { ++to[a[i]], ++to[256 + b[i]], ++to[512 + c[i]]; });
     else if (kind == SPHERE)
@@ -69,7 +70,7 @@ void set_frequencies(Class& c, const uint32_t* counts) {
     for (uint32_t t = 0; t < tables_of(c.kind); ++t) {
         std::array<uint32_t, 256> table{};
         for (size_t from = 0; from < n; ++from) {
-            if ((c.kind < SPHERE ? USES[c.kind][from].first : from) != t) continue;
+            if ((c.kind < SPHERE ? STREAM_TABLES[c.kind][from].first : from) != t) continue;
             const uint32_t *one = counts + 256 * from, *other = one + size;
             for (size_t s = 0; s < 256; ++s) table[s] += one[s] + other[s];
         }

@@ -1,5 +1,4 @@
-// What a chunk says of itself, as bytes: classes, the frequencies of their symbols, and of each
-// atom its class and its parent.
+// The description of a chunk as bytes: classes, frequencies of their symbols, class and parent of each atom.
 #include <algorithm>
 #include <array>
 
@@ -21,7 +20,7 @@ struct Reader {
     }
     uint32_t byte() { return bytes(1); }
     // Seven bits at a time, two bytes at most.
-    uint32_t small() {
+    uint32_t read_short() {
         const uint32_t low = byte();
         return low < 128 ? low : (low & 127) | byte() << 7;
     }
@@ -43,33 +42,33 @@ void put_frequencies(std::string& to, const Frequencies& all) {
     put(to, first, 1);
     put(to, last, 1);
     char bytes[2 * 256], *end = bytes;
-    const auto put_small = [&](uint32_t value) {
+    const auto put_short = [&](uint32_t value) {
         if (value >= 128) *end++ = char(value & 127) | char(128), value >>= 7;
         *end++ = char(value);
     };
-    for (uint32_t s = first; s <= last; ++s) put_small(all[s]);
-    put_small(all[ESCAPE]);
+    for (uint32_t s = first; s <= last; ++s) put_short(all[s]);
+    put_short(all[ESCAPE]);
     to.append(bytes, size_t(end - bytes));
 }
 
-Frequencies frequencies_of(Reader& from, uint32_t bits) {
+Frequencies read_frequencies(Reader& from, uint32_t bits) {
     const uint32_t first = from.byte(), last = from.byte();
     if (first > last || last >= ESCAPE) fail("symbols of a chunk are out of range");
     Frequencies all{};
     uint32_t sum = 0;
-    const auto take = [&](uint32_t s) {
-        const uint32_t n = all[s] = from.small();
+    const auto read_one = [&](uint32_t s) {
+        const uint32_t n = all[s] = from.read_short();
         if (n >= 1u << 12) fail("the frequency of a symbol is out of range");
         sum += n;
     };
-    for (uint32_t s = first; s <= last; ++s) take(s);
-    take(ESCAPE);
+    for (uint32_t s = first; s <= last; ++s) read_one(s);
+    read_one(ESCAPE);
     if (sum != 1u << bits) fail("the frequencies of symbols do not sum up");
     return all;
 }
 
-// Frequencies that sum up to 1 << bits. Four entries at a time: up to three are written behind the last.
-constexpr uint32_t BEHIND = 3;
+// Fills a decoding table of 1 << bits entries, four at a time; up to three are written after the last.
+constexpr uint32_t PADDING = 3;
 uint32_t* put_table(uint32_t* to, const Frequencies& frequencies) {
     for (uint32_t s = 0; s < 256; ++s) {
         const uint32_t n = frequencies[s], entry = s | n << 8;
@@ -80,7 +79,7 @@ uint32_t* put_table(uint32_t* to, const Frequencies& frequencies) {
     return to;
 }
 
-Class class_of(Reader& from) {
+Class read_class(Reader& from) {
     Class c;
     const uint32_t kind = from.byte();
     if (kind >= KINDS) fail("a class of atoms is of no known kind");
@@ -89,19 +88,19 @@ Class class_of(Reader& from) {
     if (c.shift > 16 && c.shift != NO_LENGTHS) fail("lengths of a class are out of range");
     for (auto& raw : c.raw) {
         raw = uint8_t(from.byte());
-        if (raw > MOST_RAW) fail("numbers of a class have too many bits");
+        if (raw > MAX_RAW_BITS) fail("numbers of a class have too many bits");
     }
     c.length = from.bytes(4);
-    c.other = from.bytes(4);
+    c.second_square = from.bytes(4);
     for (int axis = 0; axis < 3; ++axis) {
         c.lowest[size_t(axis)] = int32_t(from.bytes(4));
         c.widths[size_t(axis)] = uint8_t(from.byte());
         if (c.widths[size_t(axis)] > 32) fail("vectors of the first frame have too many bits");
     }
-    size_t size = BEHIND;
+    size_t size = PADDING;
     c.frequencies.reserve(tables_of(c.kind));
     for (uint32_t t = 0; t < tables_of(c.kind); ++t) {
-        c.frequencies.push_back(frequencies_of(from, bits_of(c.kind, t)));
+        c.frequencies.push_back(read_frequencies(from, bits_of(c.kind, t)));
         size += size_t(1) << bits_of(c.kind, t);
     }
     c.tables.resize(size);
@@ -123,17 +122,17 @@ bool any_lengths(const std::vector<Class>& classes) {
 
 }  // namespace
 
-std::string described(const Chunk& chunk) {
+std::string write_description(const Chunk& chunk) {
     std::string to;
-    put(to, uint32_t(chunk.lanes) + (chunk.is_cut ? CUT : 0), 1);
+    put(to, uint32_t(chunk.lanes) + (chunk.is_sectioned ? SECTIONED : 0), 1);
     put(to, uint32_t(chunk.classes.size()), 1);
-    if (chunk.is_cut) put(to, uint32_t(chunk.key_every), 1), put(to, uint32_t(chunk.least), 2);
+    if (chunk.is_sectioned) put(to, uint32_t(chunk.key_every), 1), put(to, uint32_t(chunk.min_section_atoms), 2);
     for (const Class& c : chunk.classes) {
         put(to, c.kind, 1);
         put(to, c.shift, 1);
         for (const uint8_t raw : c.raw) put(to, raw, 1);
         put(to, c.length, 4);
-        put(to, c.other, 4);
+        put(to, c.second_square, 4);
         for (size_t axis = 0; axis < 3; ++axis) {
             put(to, uint32_t(c.lowest[axis]), 4);
             put(to, c.widths[axis], 1);
@@ -142,37 +141,37 @@ std::string described(const Chunk& chunk) {
     }
     const auto plane = [&](const std::vector<uint8_t>& of) { to.append(of.begin(), of.end()); };
     plane(chunk.atoms.classes);
-    plane(chunk.atoms.backs);
-    if (any(chunk.classes, CIRCLE)) plane(chunk.atoms.seconds);
+    plane(chunk.atoms.parent_offsets);
+    if (any(chunk.classes, CIRCLE)) plane(chunk.atoms.second_offsets);
     if (any_lengths(chunk.classes)) plane(chunk.atoms.lengths);
     return to;
 }
 
-Chunk parsed(const uint8_t* data, int64_t nbytes, int64_t n_atoms) {
+Chunk parse_description(const uint8_t* data, int64_t nbytes, int64_t n_atoms) {
     Reader from{data, data + nbytes};
     Chunk chunk;
     chunk.n_atoms = n_atoms;
     chunk.lanes = from.byte();
-    chunk.is_cut = chunk.lanes >= int64_t(CUT);
-    if (chunk.is_cut) chunk.lanes -= int64_t(CUT);
-    if (chunk.lanes != 8 && chunk.lanes != MOST_LANES) fail("a chunk has 8 or 32 lanes");
+    chunk.is_sectioned = chunk.lanes >= int64_t(SECTIONED);
+    if (chunk.is_sectioned) chunk.lanes -= int64_t(SECTIONED);
+    if (chunk.lanes != 8 && chunk.lanes != MAX_LANES) fail("a chunk has 8 or 32 lanes");
     const uint32_t n_classes = from.byte();
-    if (n_classes > MOST_CLASSES) fail("a chunk has too many classes of atoms");
-    if (chunk.is_cut) chunk.key_every = from.byte(), chunk.least = from.bytes(2);
-    for (uint32_t c = 0; c < n_classes; ++c) chunk.classes.push_back(class_of(from));
+    if (n_classes > MAX_CLASSES) fail("a chunk has too many classes of atoms");
+    if (chunk.is_sectioned) chunk.key_every = from.byte(), chunk.min_section_atoms = from.bytes(2);
+    for (uint32_t c = 0; c < n_classes; ++c) chunk.classes.push_back(read_class(from));
     chunk.atoms.classes = from.plane(n_atoms);
-    chunk.atoms.backs = from.plane(n_atoms);
-    if (any(chunk.classes, CIRCLE)) chunk.atoms.seconds = from.plane(n_atoms);
+    chunk.atoms.parent_offsets = from.plane(n_atoms);
+    if (any(chunk.classes, CIRCLE)) chunk.atoms.second_offsets = from.plane(n_atoms);
     if (any_lengths(chunk.classes)) chunk.atoms.lengths = from.plane(n_atoms);
     if (from.next != from.end) fail("the description of a chunk is too long");
     chunk.sort();
-    chunk.cut();
+    chunk.divide();
     for (const bool is_key : {false, true}) {
         int64_t at = 0;
         for (Class& c : chunk.classes)
             for (size_t stream = 0; stream < STREAMS; ++stream) {
                 const bool is_plain = is_key && is_temporal(c.kind);
-                (is_key ? c.key_low : c.low)[stream] = at;
+                (is_key ? c.key_raw_begin : c.raw_begin)[stream] = at;
                 at += (c.n * (is_plain ? c.widths[stream] : c.raw[stream]) + 7) / 8;
             }
     }
@@ -180,7 +179,7 @@ Chunk parsed(const uint8_t* data, int64_t nbytes, int64_t n_atoms) {
 }
 
 void Chunk::sort() {
-    std::array<std::array<int64_t, 256>, 2> counts{};  // by turns: the same class twice does not wait for itself
+    std::array<std::array<int64_t, 256>, 2> counts{};  // alternating: they do not wait for each other
     for (size_t i = 0; i < size_t(n_atoms); ++i) ++counts[i % 2][atoms.classes[i]];
     for (size_t number = 0; number < 256; ++number) {
         const int64_t n = counts[0][number] + counts[1][number];
@@ -191,7 +190,7 @@ void Chunk::sort() {
     }
     int64_t begin = 0;
     std::array<int32_t, 256> next{};
-    std::array<bool, 256> is_plain{};  // all there is to know of an atom is its class
+    std::array<bool, 256> is_plain{};  // its atoms have neither own lengths nor second atoms
     for (size_t number = 0; number < classes.size(); ++number) {
         Class& c = classes[number];
         c.begin = begin;
@@ -201,16 +200,16 @@ void Chunk::sort() {
     }
     slots.resize(size_t(n_atoms));
     parents.resize(size_t(n_atoms));
-    seconds.assign(size_t(begin), 0);
-    squares.assign(size_t(begin), 0.0f);
+    second_slots.assign(size_t(begin), 0);
+    squared_lengths.assign(size_t(begin), 0.0f);
     for (const Class& c : classes)
-        if (c.shift == NO_LENGTHS) std::fill_n(squares.begin() + c.begin, c.n, float(c.length));
+        if (c.shift == NO_LENGTHS) std::fill_n(squared_lengths.begin() + c.begin, c.n, float(c.length));
     for (int64_t i = 0; i < n_atoms; ++i) {
-        const int64_t back = atoms.backs[size_t(i)];
-        parents[size_t(i)] = int32_t(back == 0 ? -1 : i - back);
+        const int64_t offset = atoms.parent_offsets[size_t(i)];
+        parents[size_t(i)] = int32_t(offset == 0 ? -1 : i - offset);
     }
     for (int64_t i = 0; i < std::min<int64_t>(n_atoms, 256); ++i)
-        if (atoms.backs[size_t(i)] > i) fail("an atom's parent is before the first");
+        if (atoms.parent_offsets[size_t(i)] > i) fail("an atom's parent is before the first");
     for (int64_t i = 0; i < n_atoms; ++i) {
         const auto at = size_t(i);
         const int32_t slot = slots[at] = next[atoms.classes[at]]++;
@@ -218,35 +217,35 @@ void Chunk::sort() {
         const Class& c = classes[atoms.classes[at]];
         if (c.shift != NO_LENGTHS) {
             const uint64_t length = (c.length & 0xFFFF) + (uint64_t(atoms.lengths[at]) << c.shift);
-            squares[size_t(slot)] = float(length * length / 256);
+            squared_lengths[size_t(slot)] = float(length * length / 256);
         }
         if (c.kind != CIRCLE) continue;
-        const int64_t other = i - atoms.seconds[at];
+        const int64_t other = i - atoms.second_offsets[at];
         if (other < 0 || atoms.classes[size_t(other)] >= atoms.classes[at])
             fail("an atom's second one does not come before it");
-        seconds[size_t(slot)] = slots[size_t(other)];
+        second_slots[size_t(slot)] = slots[size_t(other)];
     }
-    in_row.assign(size_t(begin / GROUP), 0);
+    are_adjacent.assign(size_t(begin / GROUP), 0);
     for (const Class& c : classes) {
         if (c.kind != CIRCLE) continue;
         for (int64_t slot = c.begin; slot < c.begin + c.n; slot += GROUP) {
-            const int32_t* group = seconds.data() + slot;
+            const int32_t* group = second_slots.data() + slot;
             int32_t others = 0;
             for (int32_t k = 0; k < int32_t(GROUP); ++k) others |= group[k] ^ (group[0] + k);
-            in_row[size_t(slot / GROUP)] = others == 0;
+            are_adjacent[size_t(slot / GROUP)] = others == 0;
         }
     }
 }
 
-void Chunk::cut() {
+void Chunk::divide() {
     units.clear();
     sections.assign(1, {});
-    int64_t n = 0;  // atoms of the last section
+    int64_t n = 0;  // atoms in the last section
     for (size_t number = 0; number < classes.size(); ++number) {
         Class& c = classes[number];
         c.first_unit = int64_t(units.size());
         for (int64_t begin = 0; begin < c.n; begin += BLOCK) {
-            if (least && n >= least) sections.emplace_back(), n = 0;
+            if (min_section_atoms && n >= min_section_atoms) sections.emplace_back(), n = 0;
             units.push_back({number, begin, std::min(BLOCK, c.n - begin), int64_t(sections.size()) - 1});
             n += units.back().n;
             sections.back().end = int64_t(units.size());
@@ -267,7 +266,7 @@ int64_t Chunk::raw_nbytes(bool is_key) const {
 
 Frequencies normalised(const std::array<uint32_t, 256>& counts, uint32_t bits) {
     const uint32_t whole = 1u << bits;
-    uint32_t first = 0, end = 256;  // of all that there are
+    uint32_t first = 0, end = 256;  // of the symbols that occur
     while (first < 255 && counts[first] == 0) ++first;
     while (end > first + 1 && counts[end - 1] == 0) --end;
     uint64_t total = 0;
@@ -280,7 +279,7 @@ Frequencies normalised(const std::array<uint32_t, 256>& counts, uint32_t bits) {
         sum += all[s];
     }
     if (all[ESCAPE] == 0) ++all[ESCAPE], ++sum;
-    // What is too much or too little goes to or comes from where it costs least.
+    // The remainder is added to or taken from the largest frequency, where it costs least.
     while (sum != whole) {
         uint32_t most = 0;
         for (uint32_t s = first; s < end; ++s)

@@ -1,4 +1,4 @@
-// Parts of the encoder: bits, contexts, and the entropy coder forwards.
+// Parts of the encoder: bits, contexts, and the entropy encoder.
 #pragma once
 
 #include <array>
@@ -10,12 +10,12 @@
 
 namespace mdio::rigid {
 
-constexpr int32_t MOST_SYMBOL = 254;  // that is not ESCAPE
+constexpr int32_t MAX_SYMBOL = 254;  // below ESCAPE
 
-// The low bits of numbers, eight of which take `width` bytes: how many are packed. Writes up to 16 bytes further.
+// Packs the low `width` bits of numbers, eight at a time, and returns how many; writes up to 16 bytes after them.
 int64_t pack_eights(const int32_t* numbers, int64_t n, uint32_t width, uint8_t* to);
 
-// Numbers of a few bits, one after the other, into memory that goes BEHIND bytes further.
+// Writes numbers of a few bits one after the other; PADDING bytes after the last may be overwritten.
 class BitWriter {
   public:
     explicit BitWriter(uint8_t* to) : to_(to) {}
@@ -27,11 +27,11 @@ class BitWriter {
         word_ >>= n_bits_ / 8 * 8;
         n_bits_ %= 8;
     }
-    static constexpr int64_t BEHIND = 16;  // bytes, that may be written behind the last
-    // The low bits of numbers, 32 at most of each, from a whole byte on.
+    static constexpr int64_t PADDING = 16;  // bytes
+    // The low `width` bits of numbers, 32 at most, from a byte boundary on.
     void put_all(const int32_t* numbers, int64_t n, uint32_t width) {
         if (width == 0) return;
-        const int64_t n_packed = width > MOST_RAW ? 0 : pack_eights(numbers, n, width, to_);
+        const int64_t n_packed = width > MAX_RAW_BITS ? 0 : pack_eights(numbers, n, width, to_);
         to_ += n_packed / 8 * width;
         const auto mask = uint32_t((uint64_t(1) << width) - 1);
         for (int64_t i = n_packed; i < n; ++i) put(uint32_t(numbers[i]) & mask, width);
@@ -49,85 +49,85 @@ class BitWriter {
     uint32_t n_bits_ = 0;
 };
 
-// A frame, all but for the entropy coder.
-struct Coded {
+// A frame before entropy coding.
+struct CodedFrame {
     std::vector<uint8_t> symbols[STREAMS], contexts[STREAMS], raw, escaped;
-    std::vector<int32_t> vectors;       // of a key frame, as they are
-    std::vector<size_t> escaped_until;  // of each section
+    std::vector<int32_t> vectors;  // of a key frame, stored as they are
+    std::vector<size_t> escaped_ends;  // of each section
 
     void begin(int64_t n) {
-        for (auto& s : symbols) s.resize(size_t(n + MOST_LANES));  // loaded for all lanes at once
-        for (auto& c : contexts) c.resize(size_t(n + MOST_LANES));
+        for (auto& s : symbols) s.resize(size_t(n + MAX_LANES));  // loads are of all lanes
+        for (auto& c : contexts) c.resize(size_t(n + MAX_LANES));
         escaped.clear();
         vectors.clear();
-        escaped_until.clear();
+        escaped_ends.clear();
     }
 };
 
-// The vectors of a class in one frame and the one before, and of its second atoms.
-struct Source {
+// The vectors of some atoms of a class in a frame and the one before, and of their second atoms.
+struct ClassVectors {
     Kind kind;
     int64_t n;
-    float other;
+    float second_square;
     const int32_t *now[3], *before[3];  // of the class
-    const int32_t *all[3], *seconds;
-    const uint8_t* in_row;
-    const float* squares;
+    const int32_t *all[3], *second_slots;
+    const uint8_t* are_adjacent;
+    const float* squared_lengths;
 };
 
-// The numbers that tell them, and the contexts of SPHERE and CIRCLE; where they cannot, `bad` is 1.
-struct Told {
-    int32_t* of[STREAMS];
+// Their three numbers, and the contexts of SPHERE and CIRCLE; `bad`: 1 where numbers are out of range.
+struct VectorNumbers {
+    int32_t* numbers[STREAMS];
     uint8_t *bad, *contexts[STREAMS];
 };
 
-// Whether a stream's numbers are around zero; else they are symbols already.
+// Whether a stream's numbers are distributed around zero; else they are symbols already.
 constexpr bool is_centred(Kind kind, int stream) {
     return kind < SPHERE || (kind == SPHERE ? stream < 2 : stream == 1);
 }
 
-// What the contexts of SPHERE and CIRCLE depend on, in the reader's words: also of atoms that are escaped.
+// What the contexts of SPHERE and CIRCLE depend on, as the decoder knows it, also of escaped atoms.
 struct Contexts {
     Kind kind;
     int64_t n;
     int raw[2];
-    float other;
+    float second_square;
     const uint8_t* symbols[2];
-    const int32_t* numbers[2];  // of which the low bits are
-    const int32_t *all[3], *seconds;
-    const uint8_t* in_row;
-    const float* squares;
+    const int32_t* numbers[2];  // whose low bits are used
+    const int32_t *all[3], *second_slots;
+    const uint8_t* are_adjacent;
+    const float* squared_lengths;
 };
 
-// Where in a row an atom of a slot is, and where its parent.
+// Where the coordinates of a slot's atom and of its parent are in a row.
 struct Place {
     int32_t atom, parent;
 };
-// The vectors of all slots of a frame.
+// Fills the vectors of all slots of a frame.
 void load_vectors(const int32_t* row, const Place* places, int64_t n_slots, Vectors& to);
-// Counts symbols, in either half: by streams where there is one context of each, else by tables.
+// Counts symbols in two halves of `counts`: by streams where each has one context, else by tables.
 constexpr size_t n_counts(Kind kind) { return 2 * 256 * size_t(kind < SPHERE ? STREAMS : tables_of(kind)); }
 void count(Kind kind, const uint8_t* const symbols[STREAMS], const uint8_t* const contexts[STREAMS], int64_t n,
            uint32_t* counts);
 void set_frequencies(Class& c, const uint32_t* counts);
 
-// How many low bits of a stream's numbers are stored as they are: as few symbols as lose little. `share`:
-// of all frames, those that the numbers are of.
+// Returns how many low bits of a stream's numbers are best stored as they are. `share`: the share of all
+// frames that `numbers` come from.
 uint8_t raw_bits(const std::vector<int32_t>& numbers, double share);
 
-// From behind: the states, and where the words begin.
-struct Encoding {
-    uint32_t states[MOST_LANES];
+// States, and where the words written so far begin: they are written backwards.
+struct EncoderState {
+    uint32_t states[MAX_LANES];
     uint8_t* to;
 };
-// Symbols, and what encodes them: 256 entries of each context.
+// Symbols and contexts, and the tables that encode them: 256 entries a context.
 struct Stream {
     const uint32_t *entries, *reciprocals;
     const uint8_t *symbols, *contexts;
     uint32_t bits;
 };
 #if MDIO_X86
-// Entries of eight symbols: each has its symbol, and above it its context.
+// Entries of eight symbols, each with its context in the high byte.
 MDIO_TARGET("avx2")
 MDIO_INLINE __m256i eight_at(const uint32_t* entries, __m128i symbols) {
     alignas(16) uint16_t at[8];
@@ -137,13 +137,14 @@ MDIO_INLINE __m256i eight_at(const uint32_t* entries, __m128i symbols) {
 }
 #endif
 // 32 lanes, with AVX-512.
-void encode_wide(Encoding& e, const Stream& s, int64_t lanes, int64_t n);
+void encode_wide(EncoderState& e, const Stream& s, int64_t lanes, int64_t n);
 
-class Coder {
+class EntropyCoder {
   public:
-    explicit Coder(const Chunk& chunk);
-    // The states and the words of some units of a frame, which lie at the end of `room`: where they begin.
-    const uint8_t* encode(const Coded& coded, bool is_key, int64_t begin, int64_t end, std::vector<uint8_t>& room) const;
+    explicit EntropyCoder(const Chunk& chunk);
+    // Writes states and words of units begin:end of a frame at the end of `buffer`, and returns where they begin.
+    const uint8_t* encode(const CodedFrame& coded, bool is_key, int64_t begin, int64_t end,
+                          std::vector<uint8_t>& buffer) const;
 
   private:
     struct Tables {

@@ -1,4 +1,4 @@
-// The arithmetic that writer and reader share, for MDIO_LANES atoms at a time: float32 operations one by
+// The arithmetic that encoder and decoder share, for MDIO_LANES atoms at a time: float32 operations one by
 // one, each rounded as IEEE 754 has it (no fused ones), so that every machine gets the same integers.
 #pragma once
 
@@ -13,7 +13,7 @@
 #define MDIO_LANES_NAME eight
 #endif
 
-// Vectors are passed to functions that are always part of their caller.
+// Vectors are passed only to functions that are inlined.
 #pragma GCC diagnostic ignored "-Wpsabi"
 
 namespace mdio::rigid {
@@ -23,7 +23,7 @@ constexpr int LANES = MDIO_LANES;
 using Ints = int32_t __attribute__((vector_size(4 * LANES)));
 using Sizes = uint32_t __attribute__((vector_size(4 * LANES)));
 using Floats = float __attribute__((vector_size(4 * LANES)));
-using Halves = uint16_t __attribute__((vector_size(2 * LANES)));  // bytes go by these: one instruction each
+using Halves = uint16_t __attribute__((vector_size(2 * LANES)));  // between bytes and integers: one instruction each
 using Bytes = uint8_t __attribute__((vector_size(LANES)));
 
 MDIO_INLINE Ints load(const int32_t* from) {
@@ -36,7 +36,7 @@ MDIO_INLINE Floats load(const float* from) {
     std::memcpy(&x, from, sizeof x);
     return x;
 }
-// Where GCC needs many instructions for what is one. Of a NaN, and what it is compared with, the second is taken.
+// Single instructions for which GCC emits many. If either operand is NaN, the second is returned.
 #if MDIO_X86 && defined(MDIO_LANES_AVX2)
 MDIO_TARGET("avx2") MDIO_INLINE Ints load(const uint8_t* from) {
     return Ints(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
@@ -63,7 +63,7 @@ MDIO_INLINE Ints load(const uint8_t* from) {
 MDIO_INLINE Floats larger(const Floats& x, const Floats& y) { return _mm_max_ps(x, y); }
 MDIO_INLINE Floats smaller(const Floats& x, const Floats& y) { return _mm_min_ps(x, y); }
 MDIO_INLINE void store(const Ints& x, uint8_t* to) {
-    // Cut to bytes before, since packs saturate.
+    // Truncated to bytes first, since packing saturates.
     const auto halves = _mm_packs_epi32(__m128i(x & 255), __m128i{});
     const int32_t four = _mm_cvtsi128_si32(_mm_packus_epi16(halves, halves));
     std::memcpy(to, &four, 4);
@@ -91,10 +91,10 @@ MDIO_INLINE void store(const Floats& x, float* to) { std::memcpy(to, &x, sizeof 
 MDIO_INLINE Floats floats(const Ints& x) { return __builtin_convertvector(x, Floats); }
 MDIO_INLINE Ints plus(const Ints& a, const Ints& b) { return Ints(Sizes(a) + Sizes(b)); }
 MDIO_INLINE Ints minus(const Ints& a, const Ints& b) { return Ints(Sizes(a) - Sizes(b)); }
-// What comparisons give is only chosen by: GCC takes masks of 64-byte vectors apart to combine them.
-MDIO_INLINE Ints sign_of(const Ints& x) { return x >> 31; }  // -1 of negative ones, else 0
+// Results of comparisons are used only in ?:, since GCC splits masks of 64-byte vectors to combine them.
+MDIO_INLINE Ints sign_of(const Ints& x) { return x >> 31; }  // -1 if negative, else 0
 MDIO_INLINE Ints negated_if(const Ints& sign, const Ints& a) { return minus(a ^ sign, sign); }
-MDIO_INLINE Ints size(const Ints& x) { return negated_if(sign_of(x), x); }
+MDIO_INLINE Ints absolute(const Ints& x) { return negated_if(sign_of(x), x); }
 
 MDIO_INLINE Floats root(const Floats& x) {
     Floats y;
@@ -104,18 +104,18 @@ MDIO_INLINE Floats root(const Floats& x) {
 MDIO_INLINE Floats magnitude(const Floats& x) { return Floats(Ints(x) & INT32_MAX); }
 MDIO_INLINE Floats positive(const Floats& x) { return larger(x, Floats{}); }
 
-constexpr float MOST = 1 << 20;  // of a number that is computed
+constexpr float MAX_COMPUTED = 1 << 20;
 
-// For what may be anything, NaN too: an integer, cut towards zero.
+// Truncated towards zero after limiting to MAX_COMPUTED; defined for NaN, too.
 MDIO_INLINE Ints whole(const Floats& x) {
-    const Floats most = Floats{} + MOST, least = Floats{} - MOST;
+    const Floats most = Floats{} + MAX_COMPUTED, least = Floats{} - MAX_COMPUTED;
     return __builtin_convertvector(smaller(larger(x, least), most), Ints);
 }
 MDIO_INLINE Ints floor_of(const Floats& x) {
     const Ints n = whole(x);
     return floats(n) > x ? n - 1 : n;
 }
-MDIO_INLINE Ints context(const Floats& x, int n) {
+MDIO_INLINE Ints limit(const Floats& x, int n) {
     return __builtin_convertvector(smaller(positive(x), Floats{} + float(n - 1)), Ints);
 }
 
@@ -123,23 +123,23 @@ struct Vector {
     Ints x, y, z;
 };
 
-// Which axis is the longest.
+// Number of the longest axis.
 MDIO_INLINE Ints longest(const Vector& v) {
-    const Ints a = size(v.x), b = size(v.y), c = size(v.z);
+    const Ints a = absolute(v.x), b = absolute(v.y), c = absolute(v.z);
     const Ints last = b >= c ? Ints{} + 1 : Ints{} + 2, other = b >= c ? b : c;
     return a >= other ? Ints{} : last;
 }
 
-// The axes in the order `axis`, the one after it, the one after that; and back.
-MDIO_INLINE Ints one_of(const Ints& axis, const Ints& x, const Ints& y, const Ints& z) {
+// The components in the order `axis`, the axis after it, the one after that; and back.
+MDIO_INLINE Ints pick(const Ints& axis, const Ints& x, const Ints& y, const Ints& z) {
     const Ints last = axis == 1 ? y : z;
     return axis == 0 ? x : last;
 }
-MDIO_INLINE Vector turned(const Ints& axis, const Vector& v) {
-    return {one_of(axis, v.x, v.y, v.z), one_of(axis, v.y, v.z, v.x), one_of(axis, v.z, v.x, v.y)};
+MDIO_INLINE Vector rotated(const Ints& axis, const Vector& v) {
+    return {pick(axis, v.x, v.y, v.z), pick(axis, v.y, v.z, v.x), pick(axis, v.z, v.x, v.y)};
 }
-MDIO_INLINE Vector turned_back(const Ints& axis, const Vector& v) {
-    return {one_of(axis, v.x, v.z, v.y), one_of(axis, v.y, v.x, v.z), one_of(axis, v.z, v.y, v.x)};
+MDIO_INLINE Vector rotated_back(const Ints& axis, const Vector& v) {
+    return {pick(axis, v.x, v.z, v.y), pick(axis, v.y, v.x, v.z), pick(axis, v.z, v.y, v.x)};
 }
 
 // The third side: sqrt(square - a^2 - b^2), zero where there is none.
@@ -148,37 +148,37 @@ MDIO_INLINE Floats third(const Floats& square, const Ints& a, const Ints& b) {
     return root(positive((square - fa * fa) - fb * fb));
 }
 
-MDIO_INLINE Ints fraction(const Floats& x, const Ints& floor) {
-    return context((x - floats(floor)) * 4.0f, 4);
+MDIO_INLINE Ints quarter(const Floats& x, const Ints& floor) {
+    return limit((x - floats(floor)) * 4.0f, 4);
 }
 
-// SPHERE: by how much of the square of the length the first number takes.
+// SPHERE: the share of the first number in the square of the length.
 MDIO_INLINE Ints sphere_context(const Floats& square, const Ints& a) {
     const Floats fa = floats(a);
-    return context(fa * fa * 16.0f / square, 8);
+    return limit(fa * fa * 16.0f / square, 8);
 }
-constexpr int32_t SPHERE_LEAST = -14, SPHERE_MOST = 16;  // that the third side may be off
+constexpr int32_t SPHERE_MIN = -14, SPHERE_MAX = 16;  // range of the deviation of the third side
 
-// CIRCLE: the vector of the second atom, turned such that the axis that is stored comes first; its
-// square; and the product of both vectors, as far as lengths tell it.
+// CIRCLE: the vector of the second atom, rotated such that the stored axis comes first; its square; and the
+// scalar product of both vectors, which follows from the lengths.
 struct Plane {
     Floats x, y, z, square, product;
 };
 
-MDIO_INLINE Plane plane(const Vector& u, const Floats& square, float other) {
+MDIO_INLINE Plane plane(const Vector& u, const Floats& square, float second_square) {
     Plane p{floats(u.x), floats(u.y), floats(u.z), {}, {}};
     p.square = (p.x * p.x + p.y * p.y) + p.z * p.z;
-    p.product = (p.square + (square - other)) * 0.5f;
+    p.product = (p.square + (square - second_square)) * 0.5f;
     return p;
 }
 MDIO_INLINE Ints centre(const Plane& p) { return whole(p.product * p.x / p.square); }
-MDIO_INLINE Ints circle_context(const Plane& p) { return context(p.x * p.x * 6.0f / p.square, 6); }
+MDIO_INLINE Ints circle_context(const Plane& p) { return limit(p.x * p.x * 6.0f / p.square, 6); }
 
-// The two numbers that follow from the stored one, and what context they make. `is_other`: 1 on the other side.
-struct Two {
+// The two components that follow from the stored one, `v`, and their context. `is_other`: 1 on the other side.
+struct CirclePoint {
     Ints y, z, context;
 };
-MDIO_INLINE Two two(const Plane& p, const Floats& square, const Ints& v, const Ints& is_other) {
+MDIO_INLINE CirclePoint circle_point(const Plane& p, const Floats& square, const Ints& v, const Ints& is_other) {
     const Floats fv = floats(v);
     const Floats across = p.y * p.y + p.z * p.z;
     const Floats q = p.product - p.x * fv;
@@ -186,22 +186,22 @@ MDIO_INLINE Two two(const Plane& p, const Floats& square, const Ints& v, const I
     const Floats s = Floats(Ints(side) ^ Ints(Sizes(is_other) << 31));
     const Floats y = (q * p.y - s * p.z) / across, z = (q * p.z + s * p.y) / across;
     const Ints fy = floor_of(y), fz = floor_of(z);
-    return {fy, fz, 4 * fraction(y, fy) + fraction(z, fz)};
+    return {fy, fz, 4 * quarter(y, fy) + quarter(z, fz)};
 }
-constexpr int32_t CIRCLE_LEAST = -3, CIRCLE_MOST = 4;
+constexpr int32_t CIRCLE_MIN = -3, CIRCLE_MAX = 4;
 
 MDIO_INLINE Ints number(const Ints& symbol, const Ints& raw, int raw_bits) {
-    return plus(Ints(Sizes(symbol - MIDDLE) << raw_bits), raw);
+    return plus(Ints(Sizes(symbol - ZERO_SYMBOL) << raw_bits), raw);
 }
-// The axis that a symbol of two bits says; 3 is as 2.
+// The axis in the low two bits of a symbol; 3 means 2.
 MDIO_INLINE Ints axis_of(const Ints& symbol) {
     const Ints axis = symbol & 3;
     return axis < 2 ? axis : Ints{} + 2;
 }
 
-// Vectors of the second atoms, which mostly lie in a row.
-MDIO_INLINE Vector seconds_at(const int32_t* const all[3], const int32_t* at, bool in_row) {
-    if (in_row) return {load(all[0] + at[0]), load(all[1] + at[0]), load(all[2] + at[0])};
+// Vectors of the second atoms, whose slots are adjacent in most groups.
+MDIO_INLINE Vector second_vectors(const int32_t* const all[3], const int32_t* at, bool are_adjacent) {
+    if (are_adjacent) return {load(all[0] + at[0]), load(all[1] + at[0]), load(all[2] + at[0])};
     const auto each = [&](const int32_t* from) __attribute__((always_inline)) {
         int32_t x[LANES];
         for (int k = 0; k < LANES; ++k) x[k] = from[at[k]];

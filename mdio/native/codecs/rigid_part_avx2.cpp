@@ -1,14 +1,15 @@
 // From symbols to vectors and back with AVX2.
 #include "rigid_encode.h"
-#include "rigid_learn.h"
+#include "rigid_models.h"
 MDIO_FILE_TARGET("avx2")
 #define MDIO_LANES_TARGET MDIO_TARGET("avx2")
 #define MDIO_LANES_AVX2
-#include "rigid_look_loops.h"
-#include "rigid_part_loops.h"
-#include "rigid_tell_loops.h"
+#include "rigid_models_loops.h"
+#include "rigid_vectors_loops.h"
+#include "rigid_numbers_loops.h"
 
 namespace mdio::rigid {
-const Steps AVX2 = {{first_contexts, second_contexts, third_contexts}, finish, tell, symbols_of, contexts_of, look};
+const Steps AVX2 = {{first_contexts, second_contexts, third_contexts}, finish, to_numbers, to_symbols, contexts_of,
+                     find_models};
 }  // namespace mdio::rigid
 MDIO_FILE_TARGET_END

@@ -8,25 +8,25 @@
 namespace mdio::rigid {
 namespace {
 
-// How often each symbol is there, if so many low bits are stored as they are.
+// Counts of each symbol if `bits` low bits are stored as they are.
 using Counts = std::array<uint32_t, 256>;
-Counts counted(const std::vector<int32_t>& numbers, uint32_t bits) {
+Counts count_symbols(const std::vector<int32_t>& numbers, uint32_t bits) {
     Counts counts[2] = {};  // by turns: the same symbol twice does not wait for itself
-    const auto symbol_of = [=](int32_t v) { return std::min(uint32_t(v >> bits) + uint32_t(MIDDLE), ESCAPE); };
+    const auto symbol_of = [=](int32_t v) { return std::min(uint32_t(v >> bits) + uint32_t(ZERO_SYMBOL), ESCAPE); };
     size_t i = 0;
     for (; i + 2 <= numbers.size(); i += 2) ++counts[0][symbol_of(numbers[i])], ++counts[1][symbol_of(numbers[i + 1])];
     if (i < numbers.size()) ++counts[0][symbol_of(numbers[i])];
     for (size_t s = 0; s < counts[0].size(); ++s) counts[0][s] += counts[1][s];
     return counts[0];
 }
-// The same with one bit more, where nothing is escaped.
-Counts halved(const Counts& of) {
+// The same with one bit more, if nothing is escaped.
+Counts count_with_one_bit_more(const Counts& of) {
     Counts counts{};
-    for (int32_t s = 0; s <= MOST_SYMBOL; ++s) counts[size_t(((s - MIDDLE) >> 1) + MIDDLE)] += of[size_t(s)];
+    for (int32_t s = 0; s <= MAX_SYMBOL; ++s) counts[size_t(((s - ZERO_SYMBOL) >> 1) + ZERO_SYMBOL)] += of[size_t(s)];
     return counts;
 }
 
-// Eight numbers, of which each half has the bits of four.
+// Stores eight packed numbers: the bits of the first four in `low`, of the others in `high`.
 MDIO_INLINE void put_halves(uint64_t low, uint64_t high, uint32_t width, uint8_t* to) {
     const uint32_t half = 4 * width;
     const uint64_t both[2] = {half == 64 ? low : low | high << half, high >> (64 - half)};
@@ -55,10 +55,10 @@ int64_t pack_avx2(const int32_t* numbers, int64_t n, uint32_t width, uint8_t* to
     int64_t i = 0;
     for (; i + 8 <= n; i += 8, to += width) {
         const auto x = _mm256_and_si256(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(numbers + i)), mask);
-        // Of two numbers the second moves down to the first, which that moves away: it has 16 bits at most.
+        // Of each two numbers, the second is shifted to follow the first; numbers have 16 bits at most.
         const auto first = _mm256_blend_epi32(x, _mm256_setzero_si256(), 0xAA);
-        const auto two = _mm256_or_si256(first, _mm256_srl_epi64(x, to_two));
-        const auto four = _mm256_or_si256(two, _mm256_sll_epi64(_mm256_unpackhi_epi64(two, two), to_four));
+        const auto pairs = _mm256_or_si256(first, _mm256_srl_epi64(x, to_two));
+        const auto four = _mm256_or_si256(pairs, _mm256_sll_epi64(_mm256_unpackhi_epi64(pairs, pairs), to_four));
         put_halves(uint64_t(_mm_cvtsi128_si64(_mm256_castsi256_si128(four))),
                    uint64_t(_mm_cvtsi128_si64(_mm256_extracti128_si256(four, 1))), width, to);
     }
@@ -77,18 +77,18 @@ int64_t pack_eights(const int32_t* numbers, int64_t n, uint32_t width, uint8_t* 
 
 uint8_t raw_bits(const std::vector<int32_t>& numbers, double share) {
     if (numbers.empty()) return 0;
-    uint32_t most = 0;  // from zero, or from -1
-    for (const int32_t v : numbers) most = std::max(most, uint32_t(v ^ (v >> 31)));
-    uint32_t enough = 0;  // bits with which nothing is escaped, if there are
-    while (enough < MOST_RAW && most >> enough > uint32_t(MIDDLE) - 1) ++enough;
+    uint32_t largest = 0;  // absolute values; of negative numbers less one
+    for (const int32_t v : numbers) largest = std::max(largest, uint32_t(v ^ (v >> 31)));
+    uint32_t safe_bits = 0;  // least bits with which nothing is escaped, at most MAX_RAW_BITS
+    while (safe_bits < MAX_RAW_BITS && largest >> safe_bits > uint32_t(ZERO_SYMBOL) - 1) ++safe_bits;
     const auto n = double(numbers.size());
     double best = 0;
     uint32_t raw = 0;
-    std::array<double, 64> logarithms{};  // of the most common counts: log2 takes long
+    std::array<double, 64> logarithms{};  // of small counts: log2 is slow
     const auto log_of = [&](uint32_t count) {
         if (count >= logarithms.size()) return std::log2(n / count);
-        double& found = logarithms[count];
-        return found == 0 ? found = std::log2(n / count) : found;
+        double& logarithm = logarithms[count];
+        return logarithm == 0 ? logarithm = std::log2(n / count) : logarithm;
     };
     const auto cost_of = [&](const Counts& counts, uint32_t bits) {
         double cost = n * bits + 30.0 * counts[ESCAPE];
@@ -96,17 +96,17 @@ uint8_t raw_bits(const std::vector<int32_t>& numbers, double share) {
             if (count) cost += count * log_of(count) + 6.0 * share;
         return cost;
     };
-    Counts counts = counted(numbers, enough);
-    best = cost_of(counts, raw = enough);
-    for (uint32_t bits = enough; bits-- > 0;) {
-        const Counts fewer = counted(numbers, bits);
-        if (30.0 * fewer[ESCAPE] > best) break;  // with less bits more are
+    Counts counts = count_symbols(numbers, safe_bits);
+    best = cost_of(counts, raw = safe_bits);
+    for (uint32_t bits = safe_bits; bits-- > 0;) {
+        const Counts fewer = count_symbols(numbers, bits);
+        if (30.0 * fewer[ESCAPE] > best) break;  // with fewer bits, more are escaped
         const double cost = cost_of(fewer, bits);
         if (cost <= best) best = cost, raw = bits;
     }
-    // Once symbols are few, more bits only cost more.
-    for (uint32_t bits = enough + 1; bits <= MOST_RAW && counts[ESCAPE] == 0; ++bits) {
-        const double cost = cost_of(counts = halved(counts), bits);
+    // Once there are few symbols, more bits cost more.
+    for (uint32_t bits = safe_bits + 1; bits <= MAX_RAW_BITS && counts[ESCAPE] == 0; ++bits) {
+        const double cost = cost_of(counts = count_with_one_bit_more(counts), bits);
         if (cost > best) break;
         if (cost < best) best = cost, raw = bits;
     }

@@ -5,43 +5,42 @@
 #include <vector>
 
 #include "integers.h"
-#include "rigid_learn.h"
+#include "rigid_models.h"
 
 namespace mdio::rigid {
 
-// The integers of a chunk's frames, of which some are kept at hand and the others found in one row after
-// the other: less memory is gone through. Before each row there is an atom at the origin, and behind it
-// room for one number more.
+// The integers of a chunk's frames: the frames of `pairs` are kept, others computed on demand into one
+// row, which stays in the cache. Before each row there is an atom at the origin, and after it one number.
 class Rows {
   public:
-    // Whether the frames that are kept have integers.
+    // Returns whether the frames that are kept have integers.
     bool begin(const Frames& positions, const Coding& coding) {
         positions_ = positions, coding_ = coding;
         const int64_t n_frames = positions.n_frames;
-        kept_.assign(size_t(n_frames), nullptr);
-        const int64_t n_pairs = std::min(n_frames - 1, MOST_PAIRS);
-        const bool is_short = n_frames < 2 * MOST_PAIRS;  // pairs share frames
-        pairs_ = {n_pairs, is_short ? std::min(n_pairs, FEW_PAIRS) : n_pairs, positions.n_atoms};
-        int64_t n_kept = 1;  // the first is the one for the others
+        kept_rows_.assign(size_t(n_frames), nullptr);
+        const int64_t n_pairs = std::min(n_frames - 1, MAX_PAIRS);
+        const bool is_short = n_frames < 2 * MAX_PAIRS;  // pairs share frames
+        pairs_ = {n_pairs, is_short ? std::min(n_pairs, SOLVENT_PAIRS) : n_pairs, positions.n_atoms};
+        int64_t n_kept = 1;  // the first row is for frames that are not kept
         const auto keep = [&](int64_t f) {
-            const int32_t*& row = kept_[size_t(f)];
-            return row ? row : row = found(f, n_kept++);
+            const int32_t*& row = kept_rows_[size_t(f)];
+            return row ? row : row = quantised(f, n_kept++);
         };
         for (int64_t k = 0; k < pairs_.n; ++k) {
-            // The first two lie far from each other.
-            const int64_t far = std::max<int64_t>(1, pairs_.n / 2), at = k == 1 ? far : k == far ? 1 : k;
+            // The first two pairs are far from each other.
+            const int64_t half = std::max<int64_t>(1, pairs_.n / 2), at = k == 1 ? half : k == half ? 1 : k;
             const int64_t f = 1 + at * (n_frames - 1) / pairs_.n;
             pairs_.before[k] = keep(f - 1), pairs_.now[k] = keep(f);
             if (!pairs_.before[k] || !pairs_.now[k]) return false;
         }
         return true;
     }
-    const Pairs& pairs() const { return pairs_; }
-    // Null where there are none; what is given lasts until the next one.
-    const int32_t* row(int64_t f) { return kept_[size_t(f)] ? kept_[size_t(f)] : found(f, 0); }
+    const FramePairs& pairs() const { return pairs_; }
+    // Null if the frame has no integers; valid until the next call.
+    const int32_t* row(int64_t f) { return kept_rows_[size_t(f)] ? kept_rows_[size_t(f)] : quantised(f, 0); }
 
   private:
-    const int32_t* found(int64_t f, int64_t n) {
+    const int32_t* quantised(int64_t f, int64_t n) {
         const int64_t width = 3 * positions_.n_atoms;
         if (rows_.size() <= size_t(n)) rows_.resize(size_t(n + 1));
         auto& row = rows_[size_t(n)];
@@ -55,8 +54,8 @@ class Rows {
     Frames positions_{};
     Coding coding_{};
     std::vector<std::vector<int32_t>> rows_;
-    std::vector<const int32_t*> kept_;  // of each frame
-    Pairs pairs_;
+    std::vector<const int32_t*> kept_rows_;  // of each frame, or null
+    FramePairs pairs_;
 };
 
 }  // namespace mdio::rigid

@@ -1,5 +1,4 @@
-// The entropy coder, forwards: symbols from the last to the first, since it is read from the other
-// end.
+// The entropy encoder: symbols from the last to the first, since decoding begins at the other end.
 #include <algorithm>
 #include <utility>
 
@@ -9,8 +8,8 @@
 namespace mdio::rigid {
 namespace {
 
-// An entry: frequency and what is before it, 12 bits each, and how far quotients are shifted; and a
-// reciprocal that makes them at most one too small.
+// An entry: frequency and the sum of those before it, 12 bits each, and the shift of quotients; and the
+// reciprocal, with which quotients are at most one too small.
 uint32_t entry_of(uint32_t frequency, uint32_t before) {
     const uint32_t shift = frequency > 1 ? bits(frequency - 1) : 0;
     return frequency | before << 12 | shift << 24;
@@ -21,7 +20,7 @@ uint32_t reciprocal_of(uint32_t frequency) {
 }
 
 // One lane at a time.
-void encode_plain(Encoding& e, const Stream& s, int64_t lanes, int64_t n) {
+void encode_plain(EncoderState& e, const Stream& s, int64_t lanes, int64_t n) {
     uint8_t* to = e.to;
     for (int64_t i = n; i-- > 0;) {
         const uint32_t at = 256u * s.contexts[i] + s.symbols[i], entry = s.entries[at];
@@ -45,7 +44,7 @@ struct Ranks {
     alignas(32) uint8_t from[256][8];
 };
 
-// For each set of eight lanes that give a word: the lanes of the set, at the end of eight.
+// For each set of eight lanes that emit a word: the lanes of the set, in the last of eight bytes.
 constexpr Ranks ranks() {
     Ranks all{};
     for (int set = 0; set < 256; ++set)
@@ -55,21 +54,21 @@ constexpr Ranks ranks() {
 }
 constexpr Ranks RANKS = ranks();
 
-// Of numbers without a sign, rounded once.
+// Unsigned integers to floats, rounded once.
 MDIO_TARGET("avx2")
 MDIO_INLINE __m256 floats_of(__m256i x) {
-    // 2^23 plus the low half, and 2^39 plus the high one in its place.
+    // 2^23 plus the low half, and 2^39 plus the high half times 2^16.
     const auto low = _mm256_blend_epi16(x, _mm256_set1_epi32(0x4B000000), 0xAA);
     const auto high = _mm256_or_si256(_mm256_srli_epi32(x, 16), _mm256_set1_epi32(0x53000000));
     const auto both = _mm256_set1_ps(549755813888.0f + 8388608.0f);
     return _mm256_add_ps(_mm256_castsi256_ps(low), _mm256_sub_ps(_mm256_castsi256_ps(high), both));
 }
 
-// The states of 8 lanes after a symbol of each that is active, and before it the words they give.
+// Encodes a symbol of each active of 8 lanes: writes their words, and returns the new states.
 template <bool is_last>
 MDIO_TARGET("avx2,popcnt")
-MDIO_INLINE __m256i encoded(__m256i x, const Stream& s, int64_t first, int64_t n, uint8_t*& to) {
-    const auto twelve = _mm256_set1_epi32(0xFFF), one = _mm256_set1_epi32(1);
+MDIO_INLINE __m256i encode_step(__m256i x, const Stream& s, int64_t first, int64_t n, uint8_t*& to) {
+    const auto low_twelve = _mm256_set1_epi32(0xFFF), one = _mm256_set1_epi32(1);
     const auto by = _mm_cvtsi32_si128(int32_t(s.bits)), to_top = _mm_cvtsi32_si128(int32_t(32 - s.bits));
     auto symbols = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(s.symbols + first));
     auto contexts = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(s.contexts + first));
@@ -82,7 +81,7 @@ MDIO_INLINE __m256i encoded(__m256i x, const Stream& s, int64_t first, int64_t n
         contexts = _mm_and_si128(contexts, _mm_packs_epi16(bytes, bytes));
     }
     const auto entry = eight_at(s.entries, _mm_unpacklo_epi8(symbols, contexts));
-    const auto frequency = _mm256_and_si256(entry, twelve);
+    const auto frequency = _mm256_and_si256(entry, low_twelve);
     // Both are below 2^31: the frequency is not above what is shifted down.
     auto full = _mm256_cmpgt_epi32(_mm256_add_epi32(_mm256_srl_epi32(x, to_top), one), frequency);
     if (is_last) full = _mm256_and_si256(full, active);
@@ -93,35 +92,35 @@ MDIO_INLINE __m256i encoded(__m256i x, const Stream& s, int64_t first, int64_t n
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to - 16), _mm256_castsi256_si128(words));
     to -= 2 * __builtin_popcount(set);
     const auto y = _mm256_blendv_epi8(x, _mm256_srli_epi32(x, 16), full);
-    // A quotient of less than 2^22 is at most one off, of three roundings in float32. What is divided does
-    // not wait for the state.
+    // A quotient of less than 2^22 is at most one off after three roundings to float32. The reciprocal does
+    // not depend on the state.
     const auto inverse = _mm256_div_ps(_mm256_set1_ps(1.0f), _mm256_cvtepi32_ps(frequency));
     auto quotient = _mm256_cvttps_epi32(_mm256_mul_ps(floats_of(y), inverse));
     const auto rest = _mm256_sub_epi32(y, _mm256_mullo_epi32(quotient, frequency));
     const auto less = _mm256_srai_epi32(rest, 31), enough = _mm256_cmpgt_epi32(frequency, rest);
     quotient = _mm256_add_epi32(_mm256_add_epi32(quotient, one), _mm256_add_epi32(less, enough));
-    // The quotient in the place of the state, and the rest: without waiting for that to be put right.
+    // The new state from quotient and rest, computed before both are corrected, and corrected with them.
     const auto gap = _mm256_sub_epi32(_mm256_sll_epi32(one, by), frequency);
-    const auto before = _mm256_and_si256(_mm256_srli_epi32(entry, 12), twelve);
+    const auto before = _mm256_and_si256(_mm256_srli_epi32(entry, 12), low_twelve);
     const auto z = _mm256_add_epi32(_mm256_add_epi32(y, before), _mm256_mullo_epi32(quotient, gap));
     return is_last ? _mm256_blendv_epi8(x, z, active) : z;
 }
 
 template <int vectors>
 MDIO_TARGET("avx2,popcnt")
-MDIO_INLINE void encode_vectors(Encoding& e, const Stream& given, int64_t n) {
+MDIO_INLINE void encode_vectors(EncoderState& e, const Stream& stream, int64_t n) {
     constexpr int64_t lanes = 8 * vectors;
-    const Stream s = given;
+    const Stream s = stream;
     __m256i x[vectors];
     for (int v = 0; v < vectors; ++v)
         x[v] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(e.states) + v);
     uint8_t* to = e.to;
     int64_t i = n / lanes * lanes;
     for (int v = vectors; v-- > 0;)
-        if (i + 8 * v < n) x[v] = encoded<true>(x[v], s, i + 8 * v, n, to);
+        if (i + 8 * v < n) x[v] = encode_step<true>(x[v], s, i + 8 * v, n, to);
     while (i > 0) {
         i -= lanes;
-        for (int v = vectors; v-- > 0;) x[v] = encoded<false>(x[v], s, i + 8 * v, n, to);
+        for (int v = vectors; v-- > 0;) x[v] = encode_step<false>(x[v], s, i + 8 * v, n, to);
     }
     e.to = to;
     for (int v = 0; v < vectors; ++v)
@@ -129,7 +128,7 @@ MDIO_INLINE void encode_vectors(Encoding& e, const Stream& given, int64_t n) {
 }
 
 MDIO_TARGET("avx2,popcnt")
-void encode_avx2(Encoding& e, const Stream& s, int64_t lanes, int64_t n) {
+void encode_avx2(EncoderState& e, const Stream& s, int64_t lanes, int64_t n) {
     if (lanes == 32)
         encode_vectors<4>(e, s, n);
     else
@@ -140,7 +139,7 @@ void encode_avx2(Encoding& e, const Stream& s, int64_t lanes, int64_t n) {
 
 }  // namespace
 
-Coder::Coder(const Chunk& chunk) : chunk_(chunk), tables_(chunk.classes.size()) {
+EntropyCoder::EntropyCoder(const Chunk& chunk) : chunk_(chunk), tables_(chunk.classes.size()) {
     for (size_t number = 0; number < tables_.size(); ++number) {
         const Class& c = chunk.classes[number];
         Tables& tables = tables_[number];
@@ -150,7 +149,7 @@ Coder::Coder(const Chunk& chunk) : chunk_(chunk), tables_(chunk.classes.size()) 
             uint32_t sum = 0;
             for (size_t s = 0; s < 256; ++s) {
                 const uint32_t frequency = c.frequencies[t][s];
-                if (frequency == 0) continue;  // mostly, and it is asked for by nobody
+                if (frequency == 0) continue;  // most symbols do not occur
                 tables.entries[256 * t + s] = entry_of(frequency, sum);
                 if (!has_avx2()) tables.reciprocals[256 * t + s] = reciprocal_of(frequency);
                 sum += frequency;
@@ -159,29 +158,29 @@ Coder::Coder(const Chunk& chunk) : chunk_(chunk), tables_(chunk.classes.size()) 
     }
 }
 
-const uint8_t* Coder::encode(const Coded& coded, bool is_key, int64_t begin, int64_t end,
-                             std::vector<uint8_t>& room) const {
-    // A symbol takes a word at most; whole vectors are stored.
-    room.resize(size_t(2 * STREAMS * chunk_.n_atoms + 4 * chunk_.lanes + 16));
-    Encoding encoding{{}, room.data() + room.size()};
-    std::fill_n(encoding.states, MOST_LANES, LOWEST);
+const uint8_t* EntropyCoder::encode(const CodedFrame& coded, bool is_key, int64_t begin, int64_t end,
+                             std::vector<uint8_t>& buffer) const {
+    // A symbol takes a word at most; stores are of whole vectors.
+    buffer.resize(size_t(2 * STREAMS * chunk_.n_atoms + 4 * chunk_.lanes + 16));
+    EncoderState encoding{{}, buffer.data() + buffer.size()};
+    std::fill_n(encoding.states, MAX_LANES, MIN_STATE);
     auto encode_stream = encode_plain;
 #if MDIO_X86
     if (has_avx2()) encode_stream = encode_avx2;
-    if (has_avx512() && chunk_.lanes == MOST_LANES) encode_stream = encode_wide;
+    if (has_avx512() && chunk_.lanes == MAX_LANES) encode_stream = encode_wide;
 #endif
-    const uint8_t alone[BLOCK] = {};  // contexts where there is one
+    const uint8_t no_contexts[BLOCK] = {};  // for streams with a single context
     for (int64_t u = end; u-- > begin;) {
         const Unit& unit = chunk_.units[size_t(u)];
         const Class& c = chunk_.classes[unit.of_class];
         if (is_key && is_temporal(c.kind)) continue;
         const Tables& tables = tables_[unit.of_class];
         for (int s = STREAMS; s-- > 0;) {
-            const Use use = USES[c.kind][s];
+            const StreamTables use = STREAM_TABLES[c.kind][s];
             const int64_t at = c.begin + unit.begin;
             const Stream stream{tables.entries.data() + 256 * use.first,
                                 tables.reciprocals.data() + 256 * use.first, coded.symbols[s].data() + at,
-                                use.contexts == 1 ? alone : coded.contexts[s].data() + at, use.bits};
+                                use.contexts == 1 ? no_contexts : coded.contexts[s].data() + at, use.bits};
             encode_stream(encoding, stream, chunk_.lanes, unit.n);
         }
     }

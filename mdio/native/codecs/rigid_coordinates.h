@@ -6,23 +6,23 @@
 
 namespace mdio::rigid {
 
-class Writer {
+class CoordinateWriter {
   public:
-    // Of the first `n_atoms` atoms of a chunk.
-    Writer(const Chunk& chunk, int64_t n_atoms);
+    // For the first `n_atoms` atoms of a chunk.
+    CoordinateWriter(const Chunk& chunk, int64_t n_atoms);
     // Fills these atoms of two frames (or twice the same one), one after the other, where `to` is not
     // null.
     template <class Code>
-    void write(const Vectors* const frames[AT_ONCE], const Code& code, char* const to[AT_ONCE]);
+    void write(const Vectors* const frames[FRAMES_AT_ONCE], const Code& code, char* const to[FRAMES_AT_ONCE]);
 
   private:
     template <class Code>
     void write_plain(const Vectors& vectors, const Code& code, char* to);
     template <class Code>
-    void write_avx2(const Vectors* const frames[AT_ONCE], const Code& code, char* const to[AT_ONCE]);
+    void write_avx2(const Vectors* const frames[FRAMES_AT_ONCE], const Code& code, char* const to[FRAMES_AT_ONCE]);
 
     const Chunk& chunk_;
-    int64_t n_atoms_, most_back_ = 0;  // atoms that a parent is before
+    int64_t n_atoms_, max_offset_ = 0;  // of a parent, in atoms
     // Of runs of atoms: how many are of each class, and the place of each atom's vector among those
     // of its run, which are sorted by classes that begin at multiples of 4.
     std::vector<uint16_t> counts_, places_;

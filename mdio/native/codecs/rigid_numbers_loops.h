@@ -1,5 +1,5 @@
-// From vectors to numbers, from numbers to symbols, and the contexts that the reader will find:
-// included as rigid_part_loops.h is.
+// Vectors to numbers, numbers to symbols, and the contexts that the decoder will find: included as
+// rigid_vectors_loops.h is.
 #include "rigid_encode.h"
 #include "rigid_math.h"
 
@@ -16,52 +16,52 @@ MDIO_INLINE Ints beyond(const Ints& x, int32_t most) {
 }
 MDIO_INLINE Ints sign_bit(const Ints& x) { return Ints(Sizes(x) >> 31); }
 
-MDIO_INLINE void put(const Told& to, int64_t i, const Vector& v, const Ints& is_bad) {
-    store(v.x, to.of[0] + i);
-    store(v.y, to.of[1] + i);
-    store(v.z, to.of[2] + i);
+MDIO_INLINE void put(const VectorNumbers& to, int64_t i, const Vector& v, const Ints& is_bad) {
+    store(v.x, to.numbers[0] + i);
+    store(v.y, to.numbers[1] + i);
+    store(v.z, to.numbers[2] + i);
     store(is_bad, to.bad + i);
 }
 
-MDIO_INLINE void tell_swing(const Source& s, int64_t i, const Told& to) {
+MDIO_INLINE void swing_to_numbers(const ClassVectors& s, int64_t i, const VectorNumbers& to) {
     const Vector v = vector(s.before, i);
     const Ints axis = longest(v);
-    const Vector before = turned(axis, v), now = turned(axis, vector(s.now, i));
-    const Ints side = whole(third(load(s.squares + i), now.y, now.z));
+    const Vector before = rotated(axis, v), now = rotated(axis, vector(s.now, i));
+    const Ints side = whole(third(load(s.squared_lengths + i), now.y, now.z));
     const Ints off = minus(negated_if(sign_of(before.x), now.x), side);
     put(to, i, {minus(now.y, before.y), minus(now.z, before.z), off}, Ints{});
 }
 
-MDIO_INLINE void tell_sphere(const Source& s, int64_t i, const Told& to) {
+MDIO_INLINE void sphere_to_numbers(const ClassVectors& s, int64_t i, const VectorNumbers& to) {
     const Vector v = vector(s.now, i);
     const Ints axis = longest(v);
-    const Vector now = turned(axis, v);
-    const Floats square = load(s.squares + i), side = third(square, now.y, now.z);
-    const Ints n = whole(side), off = minus(size(now.x), n);
-    const Ints bad = beyond(off - SPHERE_LEAST, SPHERE_MOST - SPHERE_LEAST);
-    const Ints how = (off - SPHERE_LEAST) * 8 + 2 * axis + sign_bit(now.x);
+    const Vector now = rotated(axis, v);
+    const Floats square = load(s.squared_lengths + i), side = third(square, now.y, now.z);
+    const Ints n = whole(side), off = minus(absolute(now.x), n);
+    const Ints bad = beyond(off - SPHERE_MIN, SPHERE_MAX - SPHERE_MIN);
+    const Ints how = (off - SPHERE_MIN) * 8 + 2 * axis + sign_bit(now.x);
     put(to, i, {now.y, now.z, bad != 0 ? Ints{} : how}, bad);
     store(sphere_context(square, now.y), to.contexts[1] + i);
-    store(fraction(side, n), to.contexts[2] + i);
+    store(quarter(side, n), to.contexts[2] + i);
 }
 
-MDIO_INLINE void tell_circle(const Source& s, int64_t i, const Told& to) {
-    const Vector v = vector(s.now, i), second = seconds_at(s.all, s.seconds + i, s.in_row[i / GROUP]);
+MDIO_INLINE void circle_to_numbers(const ClassVectors& s, int64_t i, const VectorNumbers& to) {
+    const Vector v = vector(s.now, i), second = second_vectors(s.all, s.second_slots + i, s.are_adjacent[i / GROUP]);
     // Where the circle runs most nearly along an axis, the other two follow best from it.
     const Floats fx = floats(second.x), fy = floats(second.y), fz = floats(second.z);
     const Floats gx = floats(v.x), gy = floats(v.y), gz = floats(v.z);
     const Floats x = fy * gz - fz * gy, y = fz * gx - fx * gz, z = fx * gy - fy * gx;
     const Floats a = magnitude(x), b = magnitude(y), c = magnitude(z), least = b >= c ? b : c;
     const Ints last = b >= c ? Ints{} + 1 : Ints{} + 2, axis = a >= least ? Ints{} : last;
-    const Floats square = load(s.squares + i);
-    const Plane u = plane(turned(axis, second), square, s.other);
-    const Vector now = turned(axis, v);
+    const Floats square = load(s.squared_lengths + i);
+    const Plane u = plane(rotated(axis, second), square, s.second_square);
+    const Vector now = rotated(axis, v);
     // Which of both points of the circle it is: they lie on either side of the second atom's vector.
     const Floats along_last = axis == 1 ? y : z, along = axis == 0 ? x : along_last;
     const Ints other = along < 0.0f ? Ints{} + 1 : Ints{};
-    const Two both = two(u, square, now.x, other);
-    const Ints one = minus(now.y, both.y) - CIRCLE_LEAST, another = minus(now.z, both.z) - CIRCLE_LEAST;
-    const Ints bad = beyond(one | another, CIRCLE_MOST - CIRCLE_LEAST);  // each has three bits if it fits
+    const CirclePoint both = circle_point(u, square, now.x, other);
+    const Ints one = minus(now.y, both.y) - CIRCLE_MIN, another = minus(now.z, both.z) - CIRCLE_MIN;
+    const Ints bad = beyond(one | another, CIRCLE_MAX - CIRCLE_MIN);  // each has three bits if it fits
     put(to, i, {2 * axis + other, minus(now.x, centre(u)), bad != 0 ? Ints{} : one * 8 + another}, bad);
     store(longest(second), to.contexts[0] + i);
     store(circle_context(u), to.contexts[1] + i);
@@ -69,15 +69,15 @@ MDIO_INLINE void tell_circle(const Source& s, int64_t i, const Told& to) {
 }
 
 MDIO_LANES_TARGET
-void tell(const Source& from, const Told& told) {
-    const Source s = from;
-    const Told to = told;
+void to_numbers(const ClassVectors& from, const VectorNumbers& numbers) {
+    const ClassVectors s = from;
+    const VectorNumbers to = numbers;
     if (s.kind == CIRCLE)
-        for (int64_t i = 0; i < s.n; i += LANES) tell_circle(s, i, to);
+        for (int64_t i = 0; i < s.n; i += LANES) circle_to_numbers(s, i, to);
     if (s.kind == SPHERE)
-        for (int64_t i = 0; i < s.n; i += LANES) tell_sphere(s, i, to);
+        for (int64_t i = 0; i < s.n; i += LANES) sphere_to_numbers(s, i, to);
     if (s.kind == SWING)
-        for (int64_t i = 0; i < s.n; i += LANES) tell_swing(s, i, to);
+        for (int64_t i = 0; i < s.n; i += LANES) swing_to_numbers(s, i, to);
     if (s.kind == TIME)
         for (int64_t i = 0; i < s.n; i += LANES) {
             const Vector v = vector(s.now, i), w = vector(s.before, i);
@@ -87,14 +87,14 @@ void tell(const Source& from, const Told& told) {
         for (int64_t i = 0; i < s.n; i += LANES) put(to, i, vector(s.now, i), Ints{});
 }
 MDIO_LANES_TARGET
-void symbols_of(const Told& told, const Class& c, int64_t n, uint8_t* const symbols[STREAMS]) {
-    const Told from = told;
+void to_symbols(const VectorNumbers& numbers, const Class& c, int64_t n, uint8_t* const symbols[STREAMS]) {
+    const VectorNumbers from = numbers;
     for (int stream = 0; stream < STREAMS; ++stream) {
-        const int raw = c.raw[size_t(stream)], middle = is_centred(c.kind, stream) ? MIDDLE : 0;
+        const int raw = c.raw[size_t(stream)], middle = is_centred(c.kind, stream) ? ZERO_SYMBOL : 0;
         uint8_t* to = symbols[stream];
         for (int64_t i = 0; i < n; i += LANES) {
-            const Ints symbol = (load(from.of[stream] + i) >> raw) + middle;
-            store(load(from.bad + i) | beyond(symbol, MOST_SYMBOL), from.bad + i);
+            const Ints symbol = (load(from.numbers[stream] + i) >> raw) + middle;
+            store(load(from.bad + i) | beyond(symbol, MAX_SYMBOL), from.bad + i);
             store(symbol, to + i);
         }
     }
@@ -110,19 +110,19 @@ void contexts_of(const Contexts& from, uint8_t* const to[STREAMS]) {
     if (p.kind == SPHERE)
         for (int64_t i = 0; i < p.n; i += LANES) {
             const Ints a = get(0, i);
-            const Floats square = load(p.squares + i), side = third(square, a, get(1, i));
+            const Floats square = load(p.squared_lengths + i), side = third(square, a, get(1, i));
             store(sphere_context(square, a), to[1] + i);
-            store(fraction(side, whole(side)), to[2] + i);
+            store(quarter(side, whole(side)), to[2] + i);
         }
     else
         for (int64_t i = 0; i < p.n; i += LANES) {
             const Ints how = load(p.symbols[0] + i);
-            const Vector second = seconds_at(p.all, p.seconds + i, p.in_row[i / GROUP]);
-            const Floats square = load(p.squares + i);
-            const Plane u = plane(turned(axis_of(how >> 1), second), square, p.other);
+            const Vector second = second_vectors(p.all, p.second_slots + i, p.are_adjacent[i / GROUP]);
+            const Floats square = load(p.squared_lengths + i);
+            const Plane u = plane(rotated(axis_of(how >> 1), second), square, p.second_square);
             store(longest(second), to[0] + i);
             store(circle_context(u), to[1] + i);
-            store(two(u, square, plus(centre(u), get(1, i)), how & 1).context, to[2] + i);
+            store(circle_point(u, square, plus(centre(u), get(1, i)), how & 1).context, to[2] + i);
         }
 }
 

@@ -1,5 +1,5 @@
 // From vectors to coordinates.
-#include "rigid_write.h"
+#include "rigid_coordinates.h"
 
 #include <algorithm>
 #include <cstring>
@@ -10,7 +10,7 @@ namespace mdio::rigid {
 namespace {
 
 constexpr int64_t RUN = 512;  // atoms, whose rows stay in the first-level cache
-constexpr int64_t ROW = 8;    // numbers: x, y, z and a zero of one frame, and of the other
+constexpr int64_t ROW = 8;  // numbers: x, y, z and a zero of one frame, and of the other
 
 #if MDIO_X86
 
@@ -35,9 +35,9 @@ MDIO_INLINE __m256i four_of(const int32_t* one, const int32_t* other) {
     return _mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1);
 }
 
-// `n` vectors from a slot on as rows; four at a time, which goes up to three rows further.
+// Fills rows with `n` vectors from `slot` on, four at a time; up to three rows more are written.
 MDIO_TARGET("avx2")
-MDIO_INLINE void rows_of(const Vectors* const frames[AT_ONCE], int64_t slot, int64_t n, int32_t* to) {
+MDIO_INLINE void rows_of(const Vectors* const frames[FRAMES_AT_ONCE], int64_t slot, int64_t n, int32_t* to) {
     const int32_t *one[3], *other[3];
     for (size_t axis = 0; axis < 3; ++axis) {
         one[axis] = frames[0]->axes[axis].data() + slot;
@@ -61,15 +61,15 @@ MDIO_INLINE void rows_of(const Vectors* const frames[AT_ONCE], int64_t slot, int
 
 }  // namespace
 
-Writer::Writer(const Chunk& chunk, int64_t n_atoms) : chunk_(chunk), n_atoms_(n_atoms) {
+CoordinateWriter::CoordinateWriter(const Chunk& chunk, int64_t n_atoms) : chunk_(chunk), n_atoms_(n_atoms) {
     const size_t n_classes = chunk.classes.size();
     if (!has_avx2()) {
         rows_.resize(size_t(3 * n_atoms + 3));
         return;
     }
-    uint8_t most_back = 0;
-    for (size_t i = 0; i < size_t(n_atoms); ++i) most_back = std::max(most_back, chunk.atoms.backs[i]);
-    most_back_ = most_back;
+    uint8_t max_offset = 0;
+    for (size_t i = 0; i < size_t(n_atoms); ++i) max_offset = std::max(max_offset, chunk.atoms.parent_offsets[i]);
+    max_offset_ = max_offset;
     places_.resize(size_t(n_atoms));
     counts_.resize(size_t((n_atoms + RUN - 1) / RUN) * n_classes);
     vectors_.resize(size_t(ROW * (RUN + 4 * int64_t(n_classes) + 1)));
@@ -93,15 +93,16 @@ Writer::Writer(const Chunk& chunk, int64_t n_atoms) : chunk_(chunk), n_atoms_(n_
 #if MDIO_X86
 template <class Code>
 MDIO_TARGET("avx2")
-void Writer::write_avx2(const Vectors* const frames[AT_ONCE], const Code& given, char* const to[AT_ONCE]) {
-    constexpr int64_t BEFORE = 256;  // rows: the origin, and as far back as parents are
-    const Code code = given;
+void CoordinateWriter::write_avx2(const Vectors* const frames[FRAMES_AT_ONCE], const Code& code_given,
+                                  char* const to[FRAMES_AT_ONCE]) {
+    constexpr int64_t BEFORE = 256;  // rows before a run: the origin, and possible parents
+    const Code code = code_given;
     const size_t n_classes = chunk_.classes.size();
     int32_t* vectors = vectors_.data();
     while (reinterpret_cast<uintptr_t>(vectors) % 32) ++vectors;
     alignas(32) int32_t rows[ROW * (BEFORE + RUN)];
     std::fill_n(rows, ROW, 0);  // no parent lies before the first atom
-    char made[AT_ONCE][12 * RUN + 4];
+    char buffers[FRAMES_AT_ONCE][12 * RUN + 4];
     std::vector<int64_t> next;  // of each class: slots
     for (const Class& c : chunk_.classes) next.push_back(c.begin);
     const uint16_t* counts = counts_.data();
@@ -114,13 +115,13 @@ void Writer::write_avx2(const Vectors* const frames[AT_ONCE], const Code& given,
             place += (counts[c] + 3) / 4 * 4;
         }
         const uint16_t* places = places_.data() + begin;
-        const uint8_t* backs = chunk_.atoms.backs.data() + begin;
-        // Stores go four bytes further, which is too far for the last atom of all.
+        const uint8_t* parent_offsets = chunk_.atoms.parent_offsets.data() + begin;
+        // Stores write four bytes too many, for which there is no room after the last atom.
         const bool is_last = begin + n == n_atoms_;
-        char* out[AT_ONCE];
-        for (int k = 0; k < AT_ONCE; ++k) out[k] = to[k] && !is_last ? to[k] + 12 * begin : made[k];
+        char* out[FRAMES_AT_ONCE];
+        for (int k = 0; k < FRAMES_AT_ONCE; ++k) out[k] = to[k] && !is_last ? to[k] + 12 * begin : buffers[k];
         for (int64_t i = 0; i < n; ++i) {
-            const int64_t parent = backs[i] ? BEFORE + i - backs[i] : 0;
+            const int64_t parent = parent_offsets[i] ? BEFORE + i - parent_offsets[i] : 0;
             auto* row = reinterpret_cast<__m256i*>(rows) + BEFORE + i;
             const auto vector = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(vectors) + places[i]);
             const auto x = _mm256_add_epi32(vector, reinterpret_cast<const __m256i*>(rows)[parent]);
@@ -130,21 +131,22 @@ void Writer::write_avx2(const Vectors* const frames[AT_ONCE], const Code& given,
             _mm_storeu_ps(reinterpret_cast<float*>(out[0] + 12 * i), _mm256_castps256_ps128(floats));
             _mm_storeu_ps(reinterpret_cast<float*>(out[1] + 12 * i), _mm256_extractf128_ps(floats, 1));
         }
-        for (int k = 0; is_last && k < AT_ONCE; ++k)
-            if (to[k]) std::memcpy(to[k] + 12 * begin, made[k], size_t(12 * n));
-        const int64_t kept = BEFORE - most_back_;
-        if (!is_last) std::memcpy(rows + ROW * kept, rows + ROW * (kept + RUN), size_t(4 * ROW * most_back_));
+        for (int k = 0; is_last && k < FRAMES_AT_ONCE; ++k)
+            if (to[k]) std::memcpy(to[k] + 12 * begin, buffers[k], size_t(12 * n));
+        const int64_t begin_kept = BEFORE - max_offset_;
+        if (!is_last)
+            std::memcpy(rows + ROW * begin_kept, rows + ROW * (begin_kept + RUN), size_t(4 * ROW * max_offset_));
     }
 }
 #endif
 
 template <class Code>
-void Writer::write_plain(const Vectors& vectors, const Code& code, char* to) {
+void CoordinateWriter::write_plain(const Vectors& vectors, const Code& code, char* to) {
     const int32_t *x = vectors.axes[0].data(), *y = vectors.axes[1].data(), *z = vectors.axes[2].data();
     uint32_t* row = rows_.data() + 3;
     for (int64_t i = 0; i < n_atoms_; ++i, row += 3) {
-        const int64_t back = chunk_.atoms.backs[size_t(i)];
-        const uint32_t* parent = back ? row - 3 * back : rows_.data();
+        const int64_t offset = chunk_.atoms.parent_offsets[size_t(i)];
+        const uint32_t* parent = offset ? row - 3 * offset : rows_.data();
         const auto slot = size_t(chunk_.slots[size_t(i)]);
         row[0] = parent[0] + uint32_t(x[slot]);
         row[1] = parent[1] + uint32_t(y[slot]);
@@ -154,15 +156,16 @@ void Writer::write_plain(const Vectors& vectors, const Code& code, char* to) {
 }
 
 template <class Code>
-void Writer::write(const Vectors* const frames[AT_ONCE], const Code& code, char* const to[AT_ONCE]) {
+void CoordinateWriter::write(const Vectors* const frames[FRAMES_AT_ONCE], const Code& code,
+                             char* const to[FRAMES_AT_ONCE]) {
 #if MDIO_X86
     if (!places_.empty()) return write_avx2(frames, code, to);
 #endif
-    for (int k = 0; k < AT_ONCE; ++k)
+    for (int k = 0; k < FRAMES_AT_ONCE; ++k)
         if (to[k]) write_plain(*frames[k], code, to[k]);
 }
 
-template void Writer::write(const Vectors* const[], const Step&, char* const[]);
-template void Writer::write(const Vectors* const[], const Xtc&, char* const[]);
+template void CoordinateWriter::write(const Vectors* const[], const Step&, char* const[]);
+template void CoordinateWriter::write(const Vectors* const[], const Xtc&, char* const[]);
 
 }  // namespace mdio::rigid

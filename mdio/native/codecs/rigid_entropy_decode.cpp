@@ -1,6 +1,6 @@
-// The entropy coder, backwards: interleaved range coding with asymmetric numeral systems (J. Duda,
+// The entropy decoder: interleaved range coding with asymmetric numeral systems (J. Duda,
 // arXiv:1311.2540; in lanes as F. Giesen has it, arXiv:1402.3392). A state holds 16 to 32 bits; a
-// lane whose state falls below takes the next word of 16 bits, lanes in their order.
+// lane whose state falls below takes the next word of 16 bits; lanes take them in order.
 #include <bitset>
 #include <cstring>
 
@@ -9,10 +9,10 @@
 
 namespace mdio::rigid {
 
-// A table's entry: the symbol, its frequency, and what is added to it.
+// An entry of a table: 8 bits symbol, 12 bits frequency, 12 bits that are added.
 MDIO_INLINE uint8_t symbol_of(uint32_t entry) { return uint8_t(entry); }
 
-void decode_some(const Block& b, const InFrame& frame, int64_t first) {
+void decode_rest(const Block& b, const FrameStream& frame, int64_t first) {
     const uint32_t mask = (1u << b.bits) - 1;
     Words& words = *frame.words;
     for (int64_t i = first; i < b.n; ++i) {
@@ -21,7 +21,7 @@ void decode_some(const Block& b, const InFrame& frame, int64_t first) {
         const uint32_t entry = b.tables[(context << b.bits) + (x & mask)];
         frame.symbols[i] = symbol_of(entry);
         x = (entry >> 8 & 0xFFF) * (x >> b.bits) + (entry >> 20);
-        if (x < LOWEST) {
+        if (x < MIN_STATE) {
             if (words.end - words.next < 2)
                 fail("the words of a frame end too early");
             x = x << 16 | uint32_t(words.next[0]) | uint32_t(words.next[1]) << 8;
@@ -34,21 +34,21 @@ namespace {
 
 #if MDIO_X86
 
-// For each set of four lanes that take a word: behind the next word, where those of the last three lanes lie, and
-// where the words of the next four begin; a byte each.
-struct Taken {
-    uint32_t by[16];
+// For each set of four lanes that take a word: offsets of the words of the last three lanes, and of the
+// words after them; a byte each.
+struct WordOffsets {
+    uint32_t of_set[16];
 };
-constexpr Taken taken() {
-    Taken all{};
+constexpr WordOffsets word_offsets() {
+    WordOffsets all{};
     for (uint32_t set = 0; set < 16; ++set)
         for (uint32_t lane = 0, n = 0; lane < 4; ++lane) {
             n += 2 * (set >> lane & 1);
-            all.by[set] |= n << (8 * lane);
+            all.of_set[set] |= n << (8 * lane);
         }
     return all;
 }
-constexpr Taken TAKEN = taken();
+constexpr WordOffsets WORD_OFFSETS = word_offsets();
 
 MDIO_INLINE int word_at(const uint8_t* from) {
     uint16_t word;
@@ -56,10 +56,10 @@ MDIO_INLINE int word_at(const uint8_t* from) {
     return word;
 }
 
-// Four lanes, with what all processors of this kind have: the entries of their symbols, and their next states.
+// Decodes a symbol of four lanes with SSE2, and returns the symbols.
 template <uint32_t bits>
 MDIO_INLINE __m128i decode_four(__m128i& x, const uint32_t* tables, const uint8_t* contexts, const uint8_t*& next) {
-    const auto twelve = _mm_set1_epi32(0xFFF);
+    const auto low_twelve = _mm_set1_epi32(0xFFF);
     alignas(16) uint32_t at[4];
     _mm_store_si128(reinterpret_cast<__m128i*>(at), _mm_and_si128(x, _mm_set1_epi32((1 << bits) - 1)));
     if (bits == CONTEXT_BITS)
@@ -69,27 +69,27 @@ MDIO_INLINE __m128i decode_four(__m128i& x, const uint32_t* tables, const uint8_
     const auto other = _mm_unpacklo_epi32(_mm_cvtsi32_si128(int32_t(tables[at[2]])),
                                           _mm_cvtsi32_si128(int32_t(tables[at[3]])));
     const auto entry = _mm_unpacklo_epi64(one, other);
-    // A product of 12 and 22 bits, by halves of the second.
-    const auto frequency = _mm_and_si128(_mm_srli_epi32(entry, 8), twelve), rest = _mm_srli_epi32(x, bits);
+    // A product of 12 and 22 bits, from the two halves of the second.
+    const auto frequency = _mm_and_si128(_mm_srli_epi32(entry, 8), low_twelve), rest = _mm_srli_epi32(x, bits);
     const auto halves = _mm_mullo_epi16(_mm_or_si128(frequency, _mm_slli_epi32(frequency, 16)), rest);
     const auto carried = _mm_slli_epi32(_mm_mulhi_epu16(frequency, rest), 16);
     const auto y = _mm_add_epi32(_mm_add_epi32(halves, carried), _mm_srli_epi32(entry, 20));
     const auto low = _mm_cmpeq_epi32(_mm_srli_epi32(y, 16), _mm_setzero_si128());
-    const uint32_t by = TAKEN.by[_mm_movemask_ps(_mm_castsi128_ps(low))];
+    const uint32_t offsets = WORD_OFFSETS.of_set[_mm_movemask_ps(_mm_castsi128_ps(low))];
     auto words = _mm_cvtsi32_si128(word_at(next));
-    words = _mm_insert_epi16(words, word_at(next + (by & 255)), 2);
-    words = _mm_insert_epi16(words, word_at(next + (by >> 8 & 255)), 4);
-    words = _mm_insert_epi16(words, word_at(next + (by >> 16 & 255)), 6);
-    next += by >> 24;
+    words = _mm_insert_epi16(words, word_at(next + (offsets & 255)), 2);
+    words = _mm_insert_epi16(words, word_at(next + (offsets >> 8 & 255)), 4);
+    words = _mm_insert_epi16(words, word_at(next + (offsets >> 16 & 255)), 6);
+    next += offsets >> 24;
     const auto filled = _mm_or_si128(_mm_slli_epi32(y, 16), words);
     x = _mm_or_si128(_mm_andnot_si128(low, y), _mm_and_si128(low, filled));
     return _mm_and_si128(entry, _mm_set1_epi32(255));
 }
 
 template <int lanes, uint32_t bits>
-void decode_lanes_plain(const Block& b, const InFrame& frame) {
+void decode_lanes_plain(const Block& b, const FrameStream& frame) {
     const uint32_t* const tables = b.tables;
-    const InFrame in = frame;
+    const FrameStream in = frame;
     Words& words = *frame.words;
     __m128i x[lanes / 4];
     std::memcpy(x, words.states, sizeof x);
@@ -105,14 +105,14 @@ void decode_lanes_plain(const Block& b, const InFrame& frame) {
         }
     std::memcpy(words.states, x, sizeof x);
     words.next = next;
-    decode_some(b, frame, i);
+    decode_rest(b, frame, i);
 }
 
 #else
 
-// All lanes at a time, while every one may take a word: without branches, which nobody could foresee.
+// All lanes at a time, while each may take a word: without branches, which would be mispredicted.
 template <int lanes, uint32_t bits>
-void decode_lanes_plain(const Block& b, const InFrame& frame) {
+void decode_lanes_plain(const Block& b, const FrameStream& frame) {
     constexpr uint32_t mask = (1u << bits) - 1;
     const uint32_t* const tables = b.tables;
     const uint8_t* const contexts = frame.contexts;
@@ -130,19 +130,19 @@ void decode_lanes_plain(const Block& b, const InFrame& frame) {
             symbols[i + lane] = symbol_of(entry);
             x = (entry >> 8 & 0xFFF) * (x >> bits) + (entry >> 20);
             const uint32_t filled = x << 16 | uint32_t(next[0]) | uint32_t(next[1]) << 8;
-            const auto is_low = uint32_t((uint64_t(x) - LOWEST) >> 63);
+            const auto is_low = uint32_t((uint64_t(x) - MIN_STATE) >> 63);
             states[lane] = x ^ ((x ^ filled) & (0 - is_low));
             next += 2 * is_low;
         }
     std::memcpy(words.states, states, sizeof states);
     words.next = next;
-    decode_some(b, frame, i);
+    decode_rest(b, frame, i);
 }
 
 #endif
 
-void decode(const Block& block, const InFrame* frames, int n_frames) {
-    const bool is_most = block.lanes == MOST_LANES;
+void decode(const Block& block, const FrameStream* frames, int n_frames) {
+    const bool is_most = block.lanes == MAX_LANES;
     for (int k = 0; k < n_frames; ++k)
         if (frames[k].contexts)
             (is_most ? decode_lanes_plain<32, CONTEXT_BITS> : decode_lanes_plain<8, CONTEXT_BITS>)(block, frames[k]);
@@ -166,7 +166,7 @@ constexpr Places places() {
 }
 constexpr Places PLACES = places();
 
-// What eight lanes need: registers.
+// Tables in the registers of eight lanes.
 struct Tables {
     const uint32_t* entries;
     __m128i bits;
@@ -188,19 +188,19 @@ MDIO_INLINE void store_symbols(const __m256i* entries, uint8_t* to) {
     __m256i x[4] = {};
     for (int v = 0; v < vectors; ++v) x[v] = _mm256_and_si256(entries[v], byte);
     const auto packed = _mm256_packus_epi16(_mm256_packus_epi32(x[0], x[1]), _mm256_packus_epi32(x[2], x[3]));
-    const auto symbols = _mm256_permutevar8x32_epi32(packed, order);  // packs leave halves apart
+    const auto symbols = _mm256_permutevar8x32_epi32(packed, order);  // packing interleaves the halves
     if (vectors == 4)
         _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), symbols);
     else
         _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm256_castsi256_si128(symbols));
 }
 
-// One step of all lanes; of `n` lanes only, where there are no more symbols.
+// Decodes one symbol of all lanes; if `is_last`, of the first `n`.
 template <int vectors, bool is_last>
 MDIO_TARGET("avx2,popcnt")
 MDIO_INLINE void decode_step(Lanes<vectors>& lanes, const Tables& tables, const uint8_t* contexts,
                              int64_t n, uint8_t* to) {
-    const auto twelve = _mm256_set1_epi32(0xFFF);
+    const auto low_twelve = _mm256_set1_epi32(0xFFF);
     __m256i entries[vectors];
     for (int v = 0; v < vectors; ++v) {
         const auto x = lanes.x[v];
@@ -214,7 +214,7 @@ MDIO_INLINE void decode_step(Lanes<vectors>& lanes, const Tables& tables, const 
         }
         if (is_last) slot = _mm256_and_si256(slot, active);
         const auto entry = entries[v] = eight_entries(tables.entries, slot);
-        const auto frequency = _mm256_and_si256(_mm256_srli_epi32(entry, 8), twelve);
+        const auto frequency = _mm256_and_si256(_mm256_srli_epi32(entry, 8), low_twelve);
         auto y = _mm256_mullo_epi32(frequency, _mm256_srl_epi32(x, tables.bits));
         y = _mm256_add_epi32(y, _mm256_srli_epi32(entry, 20));
         auto low = _mm256_cmpeq_epi32(_mm256_srli_epi32(y, 16), _mm256_setzero_si256());
@@ -233,19 +233,19 @@ MDIO_INLINE void decode_step(Lanes<vectors>& lanes, const Tables& tables, const 
     store_symbols<vectors>(entries, to);
 }
 
-// Every lane may take a word, and loads are of eight.
+// Whether every lane can take a word; loads are of eight words.
 template <int vectors>
-MDIO_INLINE bool has_words(const Lanes<vectors>& lanes, const InFrame& frame) {
+MDIO_INLINE bool has_words(const Lanes<vectors>& lanes, const FrameStream& frame) {
     return frame.words->end - lanes.next >= 16 * vectors;
 }
 
 template <int vectors, bool with_contexts, int n_frames>
 MDIO_TARGET("avx2,popcnt")
-MDIO_INLINE void decode_vectors(const Block& b, const InFrame* in) {
+MDIO_INLINE void decode_vectors(const Block& b, const FrameStream* in) {
     constexpr int64_t width = 8 * vectors;
     const Tables tables{b.tables, _mm_cvtsi32_si128(int32_t(b.bits)),
                         _mm256_set1_epi32(int32_t((1u << b.bits) - 1))};
-    InFrame frames[n_frames];
+    FrameStream frames[n_frames];
     Lanes<vectors> lanes[n_frames];
     for (int k = 0; k < n_frames; ++k) {
         frames[k] = in[k];
@@ -271,22 +271,22 @@ MDIO_INLINE void decode_vectors(const Block& b, const InFrame* in) {
         in[k].words->next = lanes[k].next;
         for (int v = 0; v < vectors; ++v)
             _mm256_storeu_si256(reinterpret_cast<__m256i*>(in[k].words->states) + v, lanes[k].x[v]);
-        decode_some(b, in[k], at);
+        decode_rest(b, in[k], at);
     }
 }
 
 template <int vectors, bool with_contexts>
 MDIO_TARGET("avx2,popcnt")
-void decode_lanes(const Block& block, const InFrame* frames, int n_frames) {
-    if (n_frames == AT_ONCE)
-        decode_vectors<vectors, with_contexts, AT_ONCE>(block, frames);
+void decode_lanes(const Block& block, const FrameStream* frames, int n_frames) {
+    if (n_frames == FRAMES_AT_ONCE)
+        decode_vectors<vectors, with_contexts, FRAMES_AT_ONCE>(block, frames);
     else
         decode_vectors<vectors, with_contexts, 1>(block, frames);
 }
 
-void decode_avx2(const Block& block, const InFrame* frames, int n_frames) {
+void decode_avx2(const Block& block, const FrameStream* frames, int n_frames) {
     const bool with_contexts = frames[0].contexts != nullptr;
-    if (block.lanes == MOST_LANES)
+    if (block.lanes == MAX_LANES)
         (with_contexts ? decode_lanes<4, true> : decode_lanes<4, false>)(block, frames, n_frames);
     else
         (with_contexts ? decode_lanes<1, true> : decode_lanes<1, false>)(block, frames, n_frames);
@@ -298,7 +298,7 @@ void decode_avx2(const Block& block, const InFrame* frames, int n_frames) {
 
 Decode decoder([[maybe_unused]] int64_t lanes) {
 #if MDIO_X86
-    if (has_avx512() && lanes == MOST_LANES) return decode_wide;
+    if (has_avx512() && lanes == MAX_LANES) return decode_wide;
     if (has_avx2()) return decode_avx2;
 #endif
     return decode;

@@ -6,14 +6,14 @@
 namespace mdio::rigid {
 namespace {
 
-struct Numbers : Part {
-    MDIO_INLINE explicit Numbers(const Part& part) : Part(part) {}
+struct PartNumbers : Part {
+    MDIO_INLINE explicit PartNumbers(const Part& part) : Part(part) {}
     MDIO_INLINE Ints symbol(int stream, int64_t i) const { return load(symbols[stream] + i); }
-    MDIO_INLINE Ints get(int stream, int64_t i) const {
+    MDIO_INLINE Ints number_of(int stream, int64_t i) const {
         return number(symbol(stream, i), load(raw[stream] + i), raw_bits[stream]);
     }
     MDIO_INLINE Vector vector(int64_t i) const { return {load(x + i), load(y + i), load(z + i)}; }
-    MDIO_INLINE Vector earlier(int64_t i) const {
+    MDIO_INLINE Vector vector_before(int64_t i) const {
         return {load(before[0] + i), load(before[1] + i), load(before[2] + i)};
     }
     MDIO_INLINE void put(int64_t i, const Vector& v) const {
@@ -25,9 +25,9 @@ struct Numbers : Part {
 
 MDIO_LANES_TARGET
 void first_contexts(const Part& part, uint8_t* to) {
-    const Numbers p(part);
+    const PartNumbers p(part);
     for (int64_t i = 0; i < p.n; i += LANES) {
-        const Vector second = seconds_at(p.all, p.seconds + i, p.in_row[i / GROUP]);
+        const Vector second = second_vectors(p.all, p.second_slots + i, p.are_adjacent[i / GROUP]);
         p.put(i, second);
         store(longest(second), to + i);
     }
@@ -35,33 +35,34 @@ void first_contexts(const Part& part, uint8_t* to) {
 
 MDIO_LANES_TARGET
 void second_contexts(const Part& part, uint8_t* to) {
-    const Numbers p(part);
+    const PartNumbers p(part);
     if (p.kind == SPHERE)
-        for (int64_t i = 0; i < p.n; i += LANES) store(sphere_context(load(p.squares + i), p.get(0, i)), to + i);
+        for (int64_t i = 0; i < p.n; i += LANES)
+            store(sphere_context(load(p.squared_lengths + i), p.number_of(0, i)), to + i);
     else
         for (int64_t i = 0; i < p.n; i += LANES) {
-            const Vector second = turned(axis_of(p.symbol(0, i) >> 1), p.vector(i));
+            const Vector second = rotated(axis_of(p.symbol(0, i) >> 1), p.vector(i));
             p.put(i, second);
-            store(circle_context(plane(second, load(p.squares + i), p.other)), to + i);
+            store(circle_context(plane(second, load(p.squared_lengths + i), p.second_square)), to + i);
         }
 }
 
 MDIO_LANES_TARGET
 void third_contexts(const Part& part, uint8_t* to) {
-    const Numbers p(part);
+    const PartNumbers p(part);
     if (p.kind == SPHERE)
         for (int64_t i = 0; i < p.n; i += LANES) {
-            const Floats side = third(load(p.squares + i), p.get(0, i), p.get(1, i));
+            const Floats side = third(load(p.squared_lengths + i), p.number_of(0, i), p.number_of(1, i));
             const Ints n = whole(side);
             store(n, p.x + i);
-            store(fraction(side, n), to + i);
+            store(quarter(side, n), to + i);
         }
     else
         for (int64_t i = 0; i < p.n; i += LANES) {
-            const Floats square = load(p.squares + i);
-            const Plane u = plane(p.vector(i), square, p.other);
-            const Ints v = plus(centre(u), p.get(1, i));
-            const Two both = two(u, square, v, p.symbol(0, i) & 1);
+            const Floats square = load(p.squared_lengths + i);
+            const Plane u = plane(p.vector(i), square, p.second_square);
+            const Ints v = plus(centre(u), p.number_of(1, i));
+            const CirclePoint both = circle_point(u, square, v, p.symbol(0, i) & 1);
             p.put(i, {v, both.y, both.z});
             store(both.context, to + i);
         }
@@ -69,35 +70,35 @@ void third_contexts(const Part& part, uint8_t* to) {
 
 MDIO_LANES_TARGET
 void finish(const Part& part) {
-    const Numbers p(part);
+    const PartNumbers p(part);
     if (p.kind == FREE)
-        for (int64_t i = 0; i < p.n; i += LANES) p.put(i, {p.get(0, i), p.get(1, i), p.get(2, i)});
+        for (int64_t i = 0; i < p.n; i += LANES) p.put(i, {p.number_of(0, i), p.number_of(1, i), p.number_of(2, i)});
     if (p.kind == TIME)
         for (int64_t i = 0; i < p.n; i += LANES) {
-            const Vector v = p.earlier(i);
-            p.put(i, {plus(v.x, p.get(0, i)), plus(v.y, p.get(1, i)), plus(v.z, p.get(2, i))});
+            const Vector v = p.vector_before(i);
+            p.put(i, {plus(v.x, p.number_of(0, i)), plus(v.y, p.number_of(1, i)), plus(v.z, p.number_of(2, i))});
         }
     if (p.kind == SWING)
         for (int64_t i = 0; i < p.n; i += LANES) {
-            const Vector v = p.earlier(i);
+            const Vector v = p.vector_before(i);
             const Ints axis = longest(v);
-            const Vector before = turned(axis, v);
-            const Ints a = plus(before.y, p.get(0, i)), b = plus(before.z, p.get(1, i));
-            const Ints side = plus(whole(third(load(p.squares + i), a, b)), p.get(2, i));
-            p.put(i, turned_back(axis, {negated_if(sign_of(before.x), side), a, b}));
+            const Vector before = rotated(axis, v);
+            const Ints a = plus(before.y, p.number_of(0, i)), b = plus(before.z, p.number_of(1, i));
+            const Ints side = plus(whole(third(load(p.squared_lengths + i), a, b)), p.number_of(2, i));
+            p.put(i, rotated_back(axis, {negated_if(sign_of(before.x), side), a, b}));
         }
     if (p.kind == SPHERE)
         for (int64_t i = 0; i < p.n; i += LANES) {
             const Ints how = p.symbol(2, i), axis = axis_of(how >> 1);
-            const Ints side = plus(load(p.x + i), (how >> 3) + SPHERE_LEAST);
-            p.put(i, turned_back(axis, {negated_if(-(how & 1), side), p.get(0, i), p.get(1, i)}));
+            const Ints side = plus(load(p.x + i), (how >> 3) + SPHERE_MIN);
+            p.put(i, rotated_back(axis, {negated_if(-(how & 1), side), p.number_of(0, i), p.number_of(1, i)}));
         }
     if (p.kind == CIRCLE)
         for (int64_t i = 0; i < p.n; i += LANES) {
             const Ints how = p.symbol(2, i), axis = axis_of(p.symbol(0, i) >> 1);
             const Vector v = p.vector(i);
-            const Ints y = plus(v.y, (how >> 3) + CIRCLE_LEAST), z = plus(v.z, (how & 7) + CIRCLE_LEAST);
-            p.put(i, turned_back(axis, {v.x, y, z}));
+            const Ints y = plus(v.y, (how >> 3) + CIRCLE_MIN), z = plus(v.z, (how & 7) + CIRCLE_MIN);
+            p.put(i, rotated_back(axis, {v.x, y, z}));
         }
 }
 

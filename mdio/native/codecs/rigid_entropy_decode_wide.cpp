@@ -1,9 +1,9 @@
-// The entropy coder, backwards, 16 lanes at a time; rigid_words.cpp has it in words.
+// The entropy decoder, 16 lanes at a time; rigid_entropy_decode.cpp explains it.
 #include <algorithm>
 
 #include "rigid.h"
 
-// GCC takes vectors that are not set on purpose for a mistake.
+// Vectors that are uninitialised on purpose.
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
@@ -14,7 +14,7 @@ namespace mdio::rigid {
 namespace {
 
 constexpr int64_t WIDTH = 16;
-constexpr int VECTORS = MOST_LANES / WIDTH;
+constexpr int VECTORS = MAX_LANES / WIDTH;
 
 // The lanes of one frame.
 struct Lanes {
@@ -36,7 +36,7 @@ MDIO_INLINE __m512i sixteen_bytes(const uint8_t* from) {
     return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
 }
 
-// One step of all lanes; of `n` lanes only, where there are no more symbols.
+// Decodes one symbol of all lanes; if `is_last`, of the first `n`.
 template <bool with_contexts, bool is_last>
 MDIO_TARGET(MDIO_AVX512)
 MDIO_INLINE void decode_step(Lanes& lanes, const Block& b, const uint8_t* contexts, int64_t n, uint8_t* to) {
@@ -55,7 +55,7 @@ MDIO_INLINE void decode_step(Lanes& lanes, const Block& b, const uint8_t* contex
         const auto frequency = _mm512_and_si512(_mm512_srli_epi32(entry, 8), _mm512_set1_epi32(0xFFF));
         auto y = _mm512_mullo_epi32(frequency, _mm512_srl_epi32(x, bits));
         y = _mm512_add_epi32(y, _mm512_srli_epi32(entry, 20));
-        const auto low = _mm512_mask_cmplt_epu32_mask(active, y, _mm512_set1_epi32(int32_t(LOWEST)));
+        const auto low = _mm512_mask_cmplt_epu32_mask(active, y, _mm512_set1_epi32(int32_t(MIN_STATE)));
         const auto words = _mm512_cvtepu16_epi32(
             _mm256_loadu_si256(reinterpret_cast<const __m256i*>(lanes.next)));
         const auto filled = _mm512_or_si512(_mm512_slli_epi32(y, 16), _mm512_maskz_expand_epi32(low, words));
@@ -65,16 +65,16 @@ MDIO_INLINE void decode_step(Lanes& lanes, const Block& b, const uint8_t* contex
     }
 }
 
-// Every lane may take a word.
-MDIO_INLINE bool has_words(const Lanes& lanes, const InFrame& frame) {
-    return frame.words->end - lanes.next >= 2 * MOST_LANES;
+// Whether every lane can take a word.
+MDIO_INLINE bool has_words(const Lanes& lanes, const FrameStream& frame) {
+    return frame.words->end - lanes.next >= 2 * MAX_LANES;
 }
 
 template <bool with_contexts, int n_frames>
 MDIO_TARGET(MDIO_AVX512)
-MDIO_INLINE void decode_frames(const Block& block, const InFrame* in) {
+MDIO_INLINE void decode_frames(const Block& block, const FrameStream* in) {
     const Block b = block;
-    InFrame frames[n_frames];
+    FrameStream frames[n_frames];
     Lanes lanes[n_frames];
     for (int k = 0; k < n_frames; ++k) {
         frames[k] = in[k];
@@ -83,34 +83,34 @@ MDIO_INLINE void decode_frames(const Block& block, const InFrame* in) {
             lanes[k].x[v] = _mm512_loadu_si512(in[k].words->states + WIDTH * v);
     }
     int64_t i = 0;
-    for (; i + MOST_LANES <= b.n && has_words(lanes[0], frames[0]) &&
+    for (; i + MAX_LANES <= b.n && has_words(lanes[0], frames[0]) &&
            has_words(lanes[n_frames - 1], frames[n_frames - 1]);
-         i += MOST_LANES)
+         i += MAX_LANES)
         for (int k = 0; k < n_frames; ++k)
-            decode_step<with_contexts, false>(lanes[k], b, frames[k].contexts + i, MOST_LANES, frames[k].symbols + i);
+            decode_step<with_contexts, false>(lanes[k], b, frames[k].contexts + i, MAX_LANES, frames[k].symbols + i);
     for (int k = 0; k < n_frames; ++k) {
         int64_t at = i;
-        for (; at < b.n && has_words(lanes[k], frames[k]); at += MOST_LANES)
+        for (; at < b.n && has_words(lanes[k], frames[k]); at += MAX_LANES)
             decode_step<with_contexts, true>(lanes[k], b, frames[k].contexts + at, b.n - at, frames[k].symbols + at);
         in[k].words->next = lanes[k].next;
         for (int v = 0; v < VECTORS; ++v)
             _mm512_storeu_si512(in[k].words->states + WIDTH * v, lanes[k].x[v]);
-        decode_some(b, in[k], at);
+        decode_rest(b, in[k], at);
     }
 }
 
 template <bool with_contexts>
 MDIO_TARGET(MDIO_AVX512)
-void decode_lanes(const Block& block, const InFrame* frames, int n_frames) {
-    if (n_frames == AT_ONCE)
-        decode_frames<with_contexts, AT_ONCE>(block, frames);
+void decode_lanes(const Block& block, const FrameStream* frames, int n_frames) {
+    if (n_frames == FRAMES_AT_ONCE)
+        decode_frames<with_contexts, FRAMES_AT_ONCE>(block, frames);
     else
         decode_frames<with_contexts, 1>(block, frames);
 }
 
 }  // namespace
 
-void decode_wide(const Block& block, const InFrame* frames, int n_frames) {
+void decode_wide(const Block& block, const FrameStream* frames, int n_frames) {
     (frames[0].contexts ? decode_lanes<true> : decode_lanes<false>)(block, frames, n_frames);
 }
 

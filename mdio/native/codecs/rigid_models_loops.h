@@ -1,0 +1,211 @@
+// The cheapest parent and kind of each atom: included as rigid_vectors_loops.h is. Nothing here has to be
+// exact, since any choice can be encoded; but the choice is the same on all processors.
+#include <algorithm>
+
+#include "rigid_models.h"
+#include "rigid_math.h"
+
+namespace mdio::rigid {
+namespace {
+
+constexpr int64_t RUN = 192;  // atoms, whose numbers stay in the first-level cache
+constexpr int64_t FIRST_PAIRS = 2;  // with which most parents are ruled out
+constexpr float MAX_GAIN_BITS = 1.5f;  // bits by which more frames may make a parent better
+constexpr float MAX_RIGID_VARIANCE = 0.4f;  // variance of a length whose ends have been rounded: 1/6
+constexpr float MAX_RIGID_VARIANCE_OF_FEW = 0.5f; // the same, of fewer pairs than there are
+constexpr float MAX_RIGID_VARIANCE_OF_FIRST = 1.0f;  // the same, of the first pairs
+constexpr float CHANCE_BITS = 2.0f;  // bits that one of many parents may gain in few frames
+constexpr uint32_t ALL_OFFSETS = (2u << MAX_OFFSET) - 2;  // parents that may be tried, a bit each
+constexpr int64_t MIN_RUNS = 8;  // runs of atoms, of the first of which all parents are tried; the number
+constexpr int64_t MAX_RUNS = 64;  // doubles while the useful parents stay the same, up to MAX_RUNS
+constexpr int64_t MIN_USES = 6;  // of a parent in a run; rarer ones are not tried in the next
+constexpr int64_t MAX_RARE_USES = 8;  // of all rare parents; if there are more, all parents are tried again
+constexpr float NEVER_BITS = 1e9f;
+constexpr float OUTSIDE = 1e12f;  // coordinate of the missing atoms before the first
+
+// Coordinates of a run of atoms and of their possible parents, relative to the first, and displacements.
+struct Places {
+    alignas(64) float at[MAX_PAIRS][3][MAX_OFFSET + RUN];
+    alignas(64) float moved[MAX_PAIRS][3][MAX_OFFSET + RUN];
+};
+
+MDIO_LANES_TARGET
+void load_run(const FramePairs& pairs, int64_t n_pairs, int64_t begin, Places& places) {
+    const int64_t n = std::min(RUN, pairs.n_atoms - begin), n_before = begin ? MAX_OFFSET : 0;
+    for (int64_t k = 0; k < n_pairs; ++k) {
+        const int32_t* now = pairs.now[k] + 3 * (begin - n_before);
+        const int32_t* before = pairs.before[k] + 3 * (begin - n_before);
+        const uint32_t x = uint32_t(now[0]), y = uint32_t(now[1]), z = uint32_t(now[2]);
+        auto *at = places.at[k], *moved = places.moved[k];
+        for (int axis = 0; begin == 0 && axis < 3; ++axis) {
+            std::fill_n(at[axis], MAX_OFFSET, OUTSIDE);
+            std::fill_n(moved[axis], MAX_OFFSET, OUTSIDE);
+        }
+        for (int64_t i = 0; i < n + n_before; ++i) {
+            const int64_t to = MAX_OFFSET - n_before + i;
+            at[0][to] = float(int32_t(uint32_t(now[3 * i]) - x));
+            at[1][to] = float(int32_t(uint32_t(now[3 * i + 1]) - y));
+            at[2][to] = float(int32_t(uint32_t(now[3 * i + 2]) - z));
+            moved[0][to] = float(int32_t(uint32_t(now[3 * i]) - uint32_t(before[3 * i])));
+            moved[1][to] = float(int32_t(uint32_t(now[3 * i + 1]) - uint32_t(before[3 * i + 1])));
+            moved[2][to] = float(int32_t(uint32_t(now[3 * i + 2]) - uint32_t(before[3 * i + 2])));
+        }
+        for (int axis = 0; axis < 3; ++axis) {
+            std::fill(at[axis] + MAX_OFFSET + n, at[axis] + MAX_OFFSET + RUN, 0.0f);
+            std::fill(moved[axis] + MAX_OFFSET + n, moved[axis] + MAX_OFFSET + RUN, 0.0f);
+        }
+    }
+}
+
+// log2_of for many: the sum of bits_of is of integers, which may wrap around.
+MDIO_INLINE Ints bits_of(const Floats& x) { return Ints(x); }
+MDIO_INLINE Floats log2_from(const Ints& bits, int64_t n) {
+    const Ints sum = Ints(Sizes(bits) - uint32_t(n) * (127u << 23));
+    return floats(sum) * (1.0f / (1 << 23) / float(n));
+}
+
+// Bits of three numbers, from the mean logarithm of the sum of their sizes: unlike their mean, it
+// is hardly moved by the few frames in which atoms leave the box on one side and return on another.
+MDIO_INLINE Floats bits_of_three(const Floats& mean_log) { return 3.0f * mean_log + 2.6f; }
+
+MDIO_INLINE bool any_lane(const Ints& x) {
+    uint64_t parts[LANES / 2], all = 0;
+    std::memcpy(parts, &x, sizeof x);
+    for (const uint64_t part : parts) all |= part;
+    return all != 0;
+}
+
+// Sums over pairs of frames for an atom and a possible parent.
+struct Pair {
+    Ints moved{}, apart{};  // logarithms
+    Floats first{}, off{}, square{};  // first squared length; sums of deviations from it and of their squares
+
+    MDIO_INLINE void add(const Places& p, int64_t k, int64_t i, int64_t offset) {
+        const auto less = [&](const float* of) __attribute__((always_inline)) {
+            return load(of + i) - load(of + i - offset);
+        };
+        const Floats ux = less(p.at[k][0]), uy = less(p.at[k][1]), uz = less(p.at[k][2]);
+        const Floats vx = less(p.moved[k][0]), vy = less(p.moved[k][1]), vz = less(p.moved[k][2]);
+        moved = plus(moved, bits_of(magnitude(vx) + magnitude(vy) + magnitude(vz) + 0.7f));
+        apart = plus(apart, bits_of(magnitude(ux) + magnitude(uy) + magnitude(uz) + 0.7f));
+        const Floats now = ux * ux + uy * uy + uz * uz;
+        const Floats px = ux - vx, py = uy - vy, pz = uz - vz;
+        const Floats before = px * px + py * py + pz * pz;
+        if (k == 0) first = now;
+        const Floats a = now - first, b = before - first;
+        off += a + b;
+        square += a * a + b * b;
+    }
+};
+
+// The cheapest kind for that parent, from `n` pairs of frames.
+struct Model {
+    Floats cost, size, length, variance, spread;
+    Ints kind;
+
+    MDIO_INLINE Model(const Pair& pair, int64_t n) {
+        const Floats moved = log2_from(pair.moved, n), apart = log2_from(pair.apart, n);
+        const float share = 0.5f / float(n);
+        const Floats mean_off = pair.off * share, mean = positive(pair.first + mean_off);
+        length = root(mean);
+        variance = (pair.square * share - mean_off * mean_off) * 0.25f / (mean + 1.0f);
+        const Floats floor = Floats{} + 0.15f;
+        spread = root(variance > floor ? variance : floor);
+        const Floats in_time = bits_of_three(moved), in_space = bits_of_three(apart);
+        // The length and two numbers do not determine a bond that turns far.
+        const Floats far = positive(moved - log2_from(bits_of(length + 1.0f), 1) + 0.5f);
+        const Floats swing_bits = in_time * (2.0f / 3.0f) + log2_from(bits_of(spread * 1.35f), 1) + 2.0f + 3.0f * far;
+        const Floats swing = length > MAX_RIGID_LENGTH ? Floats{} + NEVER_BITS : swing_bits;
+        variance = length < MAX_RIGID_LENGTH ? variance : Floats{} + NEVER_BITS;
+        cost = in_space < in_time ? in_space : in_time;
+        kind = in_space < in_time ? Ints{} + int(FREE) : Ints{} + int(TIME);
+        size = in_space < in_time ? apart : moved;
+        kind = swing < cost ? Ints{} + int(SWING) : kind;
+        size = swing < cost ? moved : size;
+        cost = swing < cost ? swing : cost;
+    }
+};
+
+// `offsets_tried`: bit k for the atom k before each.
+MDIO_INLINE void model_atoms(const Places& p, int64_t n, float max_variance, int64_t at, uint32_t offsets_tried,
+                             AtomModels& models, int64_t to) {
+    const int64_t i = MAX_OFFSET + at, first_n = std::min(n, FIRST_PAIRS);
+    Ints sum{};
+    for (int64_t k = 0; k < n; ++k)
+        sum = plus(sum, bits_of(magnitude(load(p.moved[k][0] + i)) + magnitude(load(p.moved[k][1] + i)) +
+                                magnitude(load(p.moved[k][2] + i)) + 0.7f));
+    Floats size = log2_from(sum, n), cost = bits_of_three(size) - CHANCE_BITS;
+    Floats spread = Floats{} + 1.0f, length{}, rigid_length = Floats{} + MAX_RIGID_LENGTH;
+    Ints kind = Ints{} + int(TIME), offsets{}, rigid_offset{}, rigid{};
+    for (int32_t offset = 1; offset <= int32_t(MAX_OFFSET); ++offset) {
+        if (!(offsets_tried >> offset & 1)) continue;
+        Pair pair;
+        for (int64_t k = 0; k < first_n; ++k) pair.add(p, k, i, offset);
+        Floats penalty{};
+        if (first_n < n && offsets_tried == ALL_OFFSETS) {  // of a few parents, most are useful
+            const Model model(pair, first_n);
+            penalty = model.variance < MAX_RIGID_VARIANCE_OF_FIRST ? Floats{} : model.cost;
+            if (!any_lane(penalty < cost + MAX_GAIN_BITS ? Ints{} + 1 : Ints{})) continue;
+            penalty = penalty < cost + MAX_GAIN_BITS ? Floats{} : Floats{} + NEVER_BITS;
+        }
+        for (int64_t k = first_n; k < n; ++k) pair.add(p, k, i, offset);
+        const Model model(pair, n);
+        const Floats found = model.cost + penalty, limit = cost - 0.1f;
+        offsets = found < limit ? Ints{} + offset : offsets;
+        kind = found < limit ? model.kind : kind;
+        spread = found < limit ? model.spread : spread;
+        length = found < limit ? model.length : length;
+        size = found < limit ? model.size : size;
+        cost = found < limit ? found : cost;
+        const Floats variance = model.variance + penalty;
+        rigid |= variance < max_variance ? Ints{} + (1 << offset) : Ints{};
+        const Floats near = variance < max_variance ? model.length : Floats{} + MAX_RIGID_LENGTH;
+        rigid_offset = near < rigid_length ? Ints{} + offset : rigid_offset;
+        rigid_length = near < rigid_length ? near : rigid_length;
+    }
+    store(offsets == 0 ? cost + CHANCE_BITS : cost, models.cost.data() + to);
+    store(size, models.size.data() + to);
+    store(spread, models.spread.data() + to);
+    store(length, models.length.data() + to);
+    store(rigid_length, models.rigid_length.data() + to);
+    store(offsets, models.offset.data() + to);
+    store(kind, models.kind.data() + to);
+    store(rigid_offset, models.rigid_offset.data() + to);
+    store(rigid, models.rigid.data() + to);
+}
+
+// The offsets that are used as parents by atoms begin:end; in solvent these are few.
+inline uint32_t useful_offsets(const AtomModels& models, int64_t begin, int64_t end) {
+    int64_t counts[MAX_OFFSET + 1] = {}, n_rare = 0;
+    for (int64_t i = begin; i < end; ++i) ++counts[models.offset[size_t(i)]], ++counts[models.rigid_offset[size_t(i)]];
+    uint32_t all = 0;
+    for (int64_t offset = 1; offset <= MAX_OFFSET; ++offset) {
+        const bool is_rare = counts[offset] < MIN_USES;
+        all |= uint32_t(!is_rare) << offset, n_rare += is_rare ? counts[offset] : 0;
+    }
+    return n_rare > MAX_RARE_USES ? ALL_OFFSETS : all;
+}
+
+MDIO_LANES_TARGET
+void find_models(const FramePairs& pairs, AtomModels& models) {
+    Places places;
+    models.fit(size_t((pairs.n_atoms + RUN - 1) / RUN * RUN));
+    uint32_t offsets_tried = ALL_OFFSETS, last = ALL_OFFSETS;
+    int64_t every = MIN_RUNS, until = 0;  // runs
+    for (int64_t begin = 0; begin < pairs.n_atoms; begin += RUN) {
+        const int64_t n = std::min(RUN, pairs.n_atoms - begin);
+        if (begin / RUN == until) offsets_tried = ALL_OFFSETS;
+        const int64_t n_pairs = offsets_tried == ALL_OFFSETS ? pairs.n : pairs.n_for_solvent;
+        const float max_variance = n_pairs < pairs.n ? MAX_RIGID_VARIANCE_OF_FEW : MAX_RIGID_VARIANCE;
+        load_run(pairs, n_pairs, begin, places);
+        for (int64_t at = 0; at < n; at += LANES)
+            model_atoms(places, n_pairs, max_variance, at, offsets_tried, models, begin + at);
+        if (offsets_tried != ALL_OFFSETS) continue;
+        offsets_tried = useful_offsets(models, begin, begin + n);
+        every = offsets_tried == last ? std::min(2 * every, MAX_RUNS) : MIN_RUNS;
+        last = offsets_tried, until = begin / RUN + every;
+    }
+}
+
+}  // namespace
+}  // namespace mdio::rigid
