@@ -3,6 +3,7 @@
 // byte; both give the same bits.
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <string>
 #include <vector>

@@ -51,7 +51,8 @@ def stored_in_icechunk(dataset, folder, out):
     config = icechunk.RepositoryConfig.default()
     files = icechunk.local_filesystem_store(str(folder))
     config.set_virtual_chunk_container(icechunk.VirtualChunkContainer(place, files))
-    allowed = icechunk.containers_credentials({place: None})
+    access = getattr(icechunk.credentials, "LocalFileSystemAccess", None)  # None: before 2
+    allowed = icechunk.containers_credentials({place: access})
     storage = icechunk.local_filesystem_storage(str(out))
     repository = icechunk.Repository.create(storage, config, authorize_virtual_chunk_access=allowed)
     session = repository.writable_session("main")
