@@ -272,7 +272,7 @@ def prepare_append(
     selection = options.selection
     refused = ("stop", "step") if options.sources.overlap == KEEP_ALL else ("start", "stop", "step")
     for name in refused:  # `follow`, whose source is growing, sets them itself
-        if getattr(selection, name) is not None and not options.running.growing:
+        if getattr(selection, name) is not None and not options.running.source_grows:
             raise PlanError(
                 f"{out}: all frames that it lacks are added, so leave out --{name}; to choose "
                 "frames, convert all sources together again"
@@ -354,7 +354,7 @@ class _AppendPlanner:
         # In a store, the output is watched as the files are; on disk, its state shows changes.
         read_paths = [*self.files, *[old.path] * (self.former_state is None)]
         # A source may still be growing: only its whole frames are added.
-        may_grow = self.options.running.growing or any(source.info.lost for source in sources)
+        may_grow = self.options.running.source_grows or any(source.info.lost for source in sources)
         states = SourceStates(read_paths, may_grow=may_grow)
         if self.adds_by_number:
             ((source, path),) = sources.items()
@@ -509,7 +509,7 @@ class _AppendPlanner:
                 f"{path}: not an XTC file with a precision of {manifest['precision']:g} angstrom, "
                 f"of which {self.old.path} holds the integers; convert all files together again"
             )
-        if not options.sources.salvage and not options.running.growing:
+        if not options.sources.salvage and not options.running.source_grows:
             check_whole(info, options.selection.stop, None)
         for name in ("velocities", "forces"):
             has_field = name in self.old.info.fields
@@ -656,7 +656,7 @@ class _AppendPlanner:
         """Return the manifest's ``source`` with the flaws of the frames added."""
         source = dict(self.manifest["source"])
         lost_bytes = [*source.pop("lost", []), *map(asdict, new_lost)]
-        if lost_bytes and not self.options.running.growing:
+        if lost_bytes and not self.options.running.source_grows:
             source["lost"] = lost_bytes
         if texts := dict.fromkeys([*source.get("made_up", ()), *made_up]):
             source["made_up"] = list(texts)
@@ -708,7 +708,7 @@ class _AppendPlanner:
         other_source_keys = ("files", "joined", "by_program", "lost", "made_up", *DAMAGE_KEYS)
         old_source = self.manifest["source"].items()
         source = {key: value for key, value in old_source if key not in other_source_keys}
-        if info.lost and not self.options.running.growing:
+        if info.lost and not self.options.running.source_grows:
             source["lost"] = list(map(asdict, info.lost))
         if info.made_up:
             source["made_up"] = list(info.made_up)

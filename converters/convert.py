@@ -99,7 +99,7 @@ def prepare(
         conversion = plan_conversion(
             layout, paths, target, layout_name, options, executor or Serial()
         )
-        if options.running.growing:
+        if options.running.source_grows:
             conversion.states = SourceStates(paths, may_grow=True)
         return StructureConversion(conversion.job) if structure else conversion
     except BaseException:
@@ -258,7 +258,7 @@ def plan_conversion(
             notes.append(f"{text}; left out, {kept_text}")
     if layout_class(layout_name).facts.in_segments and sources.top and selected_atoms.atoms is None:
         notes.append(f"{layout_name} hold no topology: give it with -s/--top again to read it")
-    if running.growing:  # incomplete frames will be completed
+    if running.source_grows:  # incomplete frames will be completed
         notes = []
     elif not sources.salvage:
         check_whole(source.info, selection.stop, selection.end_ps)

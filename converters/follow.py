@@ -72,7 +72,7 @@ def follow(
     Raises SourceError: the source was replaced or cut, or there is no complete frame in the end.
     PlanError, OutputError: as for `convert`.
     """
-    conversion_options = ConversionOptions.of(growing=True, **options)
+    conversion_options = ConversionOptions.of(source_grows=True, **options)
     for name in conversion_options.refused_options("follow"):
         raise PlanError(f"{name} cannot be combined with --follow; leave it out")
     selection = conversion_options.selection
@@ -224,7 +224,7 @@ class _Follower:
         if self.n_published:
             options = ConversionOptions(
                 sources=Sources(top=options.sources.top, verify=options.sources.verify),
-                running=Running(append=True, growing=True),
+                running=Running(append=True, source_grows=True),
             )
         elif self.unit_frames is not None and n_frames >= self.unit_frames:
             options = options.replaced(expected_frames=ENDLESS_FRAMES)

@@ -194,7 +194,7 @@ class Running:
         default=False,
         append=True,
     )
-    growing: bool = option(
+    source_grows: bool = option(
         "the source is being written: a frame that is not whole yet is left out, and not "
         "reported as lost",
         default=False,
@@ -259,7 +259,7 @@ class ConversionOptions:
     def recipe(self) -> dict[str, Any]:
         """Return changed options of sources, selection and storage by name, as plain values."""
         omitted = {declaration.name for declaration in fields(Running)} | {"verify"}
-        omitted |= {"stop", "expected_frames"} if self.running.growing else set()
+        omitted |= {"stop", "expected_frames"} if self.running.source_grows else set()
         changed = {declaration.name: value for declaration, value in self.changed()}
         values = {
             name: _to_json(to_path(value) if name in FILES and isinstance(value, str) else value)

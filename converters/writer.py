@@ -299,7 +299,7 @@ class Writer:
         self._is_used = False
         self._storing: Future[None] | None = None
         self._error: BaseException | None = None
-        final_options = ConversionOptions.of(groups=groups or {}, growing=True, **options)
+        final_options = ConversionOptions.of(groups=groups or {}, source_grows=True, **options)
         self._final: _Output | None = _Output(self.out, final_options, force=force)
         """The output, where it is made of the growing one in the end."""
         layout = self._final.layout
@@ -312,7 +312,9 @@ class Writer:
             self._growing, self._final = _Output(self.out, growing_options, force=force), None
         else:
             require_disk(self.out, f"{layout} is made of a tree that grows beside it, on a disk")
-            growing_options = ConversionOptions.of(growing=True, expected_frames=ENDLESS_FRAMES)
+            growing_options = ConversionOptions.of(
+                source_grows=True, expected_frames=ENDLESS_FRAMES
+            )
             tree = self.out.with_name(f"{self.out.name}.zarr")
             self._growing = _Output(tree, growing_options, force=force)
             if append and facts.continuation is None and os.path.lexists(self.out):

@@ -277,7 +277,7 @@ class Conversion:
         self, stack: ExitStack, identity: Mapping[str, Any], *, force: bool, resume: bool
     ) -> Path:
         """Enter `publish`, write the topologies, and return the temporary path."""
-        growing = self.job.options.running.growing
+        source_grows = self.job.options.running.source_grows
         if force or self._replaces_source:
             refuse_parts(self.out)
         # An existing topology may serve several outputs: it stays.
@@ -294,7 +294,8 @@ class Conversion:
                 identity=identity,
                 resume=resume,
                 # An output that follows a source, or is repaired, is started over each time.
-                discard=force or (self._upload is None and (growing or self.repairs is not None)),
+                discard=force
+                or (self._upload is None and (source_grows or self.repairs is not None)),
                 upload=self._upload,
                 former_state=self._former_state,
                 continues=self._replaces_source,
@@ -326,7 +327,7 @@ class Conversion:
         if (
             self.writer.facts.resumes
             and self.repairs is None
-            and not self.job.options.running.growing
+            and not self.job.options.running.source_grows
         ):
             with output_errors(temporary):
                 first_record = resuming.first_record(identity, meta, self.plan)
@@ -360,9 +361,13 @@ class Conversion:
         """Make this process' share of the pieces; the owner stores and commits all."""
         nbytes, rank_options = 0, dict[str, Any]()
         if executor.ranks is not None:  # writes differ much in the time that they take
-            owner_works = not self.plan.writing.by_owner
+            owner_takes_items = not self.plan.writing.by_owner
             # The owner alone stores and commits what ranks have made.
-            rank_options = {"dynamic": True, "owner_works": owner_works, "to_all": False}
+            rank_options = {
+                "dynamic": True,
+                "owner_takes_items": owner_takes_items,
+                "to_all": False,
+            }
         writer: LayoutWriter = worker.writer
         worker.reuses_memory = executor.allows_buffer_reuse
         worker.overlaps_writes = bool(self.plan.writing.direct) and executor.shares_memory

@@ -225,7 +225,7 @@ def find_complete(job: Job, plan: LayoutPlan, *, copies: bool) -> ConvertResult 
     manifest: their frames are compared. Outputs that depend on the bonds of a Universe never count.
     """
     start_s = time.perf_counter()
-    continues = job.appended or job.repairs or job.options.running.growing
+    continues = job.appended or job.repairs or job.options.running.source_grows
     if continues or job.universe_crc32c is not None:
         return None
     try:

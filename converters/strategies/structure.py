@@ -42,7 +42,7 @@ def check_structure(out: Path, options: ConversionOptions) -> None:
     flags += [spell_option(*declared) for declared in non_defaults(options.storage)]
     if flags:
         raise PlanError(f"{out}: {flags[0]} is not for a structure file; leave it out")
-    if options.running.growing:
+    if options.running.source_grows:
         raise PlanError(f"{out}: a structure file holds one frame, and follows no simulation")
 
 

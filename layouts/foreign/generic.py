@@ -144,7 +144,7 @@ class GenericLayout(Layout):
         assumed = made_up(
             format_name,
             self.options,
-            times=None if frames.has_times else frames.counted_in,
+            times=None if frames.has_times else frames.time_unit,
             lengths=not frames.has_length_unit,
             fields=frames.fields,
             has_steps=first.step is not None,
@@ -201,7 +201,7 @@ class GenericLayout(Layout):
         if snapshot.time is not None:
             return snapshot.time
         dt, offset = self.options.get("dt"), self.options.get("time_offset")
-        number = snapshot.step if self._frames.counted_in == "steps" else frame
+        number = snapshot.step if self._frames.time_unit == "steps" else frame
         number = frame if number is None else number
         return number * float(1.0 if dt is None else dt) + float(offset or 0.0)
 

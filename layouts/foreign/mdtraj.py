@@ -110,8 +110,8 @@ class MDTrajLayout(Layout):
         if "time" in self._columns and self.options.get("dt") is not None:
             raise redundant_option_error(self.path, "dt")
         times = self._times(0, min(2, n_frames))
-        counted_in = None if "time" in self._columns else "frames"
-        assumed = made_up("the file", self.options, times=counted_in, lengths=False)
+        time_unit = None if "time" in self._columns else "frames"
+        assumed = made_up("the file", self.options, times=time_unit, lengths=False)
         coordinates = self._arrays["positions"]
         chunks = coordinates.chunks
         return TrajectoryInfo(

@@ -98,7 +98,7 @@ class ForeignFrames(ABC):
     sparse: tuple[str, ...] = ()
     """Which of them some frames lack."""
     has_times: bool = False
-    counted_in: str = "frames"
+    time_unit: str = "frames"
     """Unit in which times are counted if the file has none: ``frames`` or ``steps``."""
     lost: tuple[LostBytes, ...] = ()
     has_length_unit: bool = True

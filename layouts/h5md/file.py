@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import h5py
 import numpy as np
 from h5py import h5d, h5p, h5pl, h5s, h5t, h5z
-from h5py._objects import phil
+from h5py._objects import phil as hdf5_lock
 from numpy.typing import NDArray
 
 from mdio._version import __version__
@@ -187,7 +187,7 @@ def _without_plugins() -> Iterator[None]:
     It would load all of them. Those that netCDF4 brings (``HDF5_PLUGIN_PATH``) are linked with
     another HDF5, and beside UCX 1.18 ranks of MPI crashed there.
     """
-    with phil:
+    with hdf5_lock:
         folders = [h5pl.get(index) for index in range(h5pl.size())]
         for _ in folders:
             h5pl.remove(0)

@@ -135,9 +135,9 @@ class Plan:
         if result.of_frames is None:  # else they are lags
             lacks_first_frame = bool(result.frame[:1].any())
             notes += notes_on_times(result.time, result.frame, lacks_first_frame=lacks_first_frame)
-        if prepared.doubts is not None and doubtful:
+        if prepared.doubt_finder is not None and doubtful:
             notes.append(
-                prepared.doubts.note(doubtful, result.n_frames, per_frame=result.per_frame)
+                prepared.doubt_finder.note(doubtful, result.n_frames, per_frame=result.per_frame)
             )
         result.notes = tuple(dict.fromkeys(filter(None, notes)))
         return result
@@ -259,7 +259,7 @@ class Request:
                 transformed.load_universe = None
             if self.kernel.needs_whole or prepared.is_direct:
                 finder = system.cut_molecules(prepared.atoms)
-                prepared = replace(prepared, doubts=finder)
+                prepared = replace(prepared, doubt_finder=finder)
                 if finder is not None and system.reference is not None:
                     notes += finder.notes_on_reference(*system.reference)
             notes += tuple(system.notes)

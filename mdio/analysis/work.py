@@ -273,8 +273,8 @@ class BlockWork:
             timing.nbytes_cache += reads.nbytes_cache - cache_nbytes
             times[n_done : n_done + len(run)] = frames.time  # before a kernel may change them
             self._compute(item, frames, run, collector)
-            if self.prepared.doubts is not None:
-                doubtful = self.prepared.doubts.frames(frames)
+            if self.prepared.doubt_finder is not None:
+                doubtful = self.prepared.doubt_finder.frames(frames)
                 timing.doubtful_frames += [run[row] for row in doubtful]
             timing.t_comp_s += watch.lap()
             n_done += len(run)

@@ -156,7 +156,7 @@ class BlockTiming(_Times):
     notes: tuple[str, ...] = ()
     """Notes of this worker's cache."""
     doubtful_frames: list[int] = field(default_factory=list)
-    """Frames whose values are in doubt; see `mdio.Prepared.doubts`."""
+    """Frames whose values are in doubt; see `mdio.Prepared.doubt_finder`."""
 
     @property
     def n_frames(self) -> int:

@@ -243,7 +243,7 @@ def _map_reduce(
     plans = list(job.plans.values())
     worker_plans = plans if in_process else [plan.for_workers() for plan in plans]
     work = MapWork(
-        worker_plans, program, shuffle_options.spool(program, folder, shares=not in_process)
+        worker_plans, program, shuffle_options.spool(program, folder, is_shared=not in_process)
     )
     if dask and all(plan.units is not None for plan in plans):
         placements = [blocks_on_dask(plan, client, blocks_per_worker) for plan in plans]
@@ -347,7 +347,7 @@ def _map_reduce_on_ranks(
         error = caught
     agreement.reach(error)
     watch = Stopwatch()
-    spool = job.options.spool(job.program, folder, shares=False)
+    spool = job.options.spool(job.program, folder, is_shared=False)
     work, own_runs = MapWork(plans, job.program, spool, comm.rank), list[SortedRun]()
 
     def map_block(task: MapTask) -> MappedBlock:

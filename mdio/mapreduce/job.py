@@ -392,11 +392,11 @@ class MapReduceOptions:
         with folder as name:
             yield Path(name)
 
-    def spool(self, program: Program, folder: Path | None, *, shares: bool) -> Spool:
-        """Return the spool of a worker; with `shares`, others read its runs, which go to files."""
+    def spool(self, program: Program, folder: Path | None, *, is_shared: bool) -> Spool:
+        """Return the spool of a worker; if `is_shared`, others read its runs, which go to files."""
         combiner = None if program.combine is None else partial(combine_pairs, program.combine)
         max_nbytes = math.inf if folder is None else self.max_nbytes
-        return Spool(max_nbytes, 0 if shares else 2 * max_nbytes, folder, combiner)
+        return Spool(max_nbytes, 0 if is_shared else 2 * max_nbytes, folder, combiner)
 
     def n_ranges(self, runs: Sequence[SortedRun], schema: Schema, n_workers: int) -> int:
         """Return the number of ranges into which the keys are cut."""

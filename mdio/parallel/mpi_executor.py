@@ -143,7 +143,7 @@ class MPIExecutor(Executor):
         describe: Callable[[Item], str] = str,
         dynamic: bool = False,
         has_own_items: bool = False,
-        owner_works: bool = True,
+        owner_takes_items: bool = True,
         to_all: bool | None = None,
     ) -> Iterator[tuple[int, Result]]:
         """Yield results as they arrive, on rank 0; see `Executor.imap` and `to_all`.
@@ -158,15 +158,21 @@ class MPIExecutor(Executor):
         With `has_own_items` each rank passes its own items, tuples that begin with a unique number,
         which identifies the result.
 
-        Without `owner_works` rank 0, unless it is the only rank, leaves all items to the others and
-        only receives results.
+        Without `owner_takes_items` rank 0, unless it is the only rank, leaves all items to the
+        others and only receives results.
 
         `to_all`: whether all ranks get all results; by default as the executor does.
         """
-        dynamic = dynamic and owner_works
+        dynamic = dynamic and owner_takes_items
         to_all = self.to_all if to_all is None else to_all
         self._active_results = self._imap(
-            func, items, describe, dynamic, has_own_items, owner_works=owner_works, to_all=to_all
+            func,
+            items,
+            describe,
+            dynamic,
+            has_own_items,
+            owner_takes_items=owner_takes_items,
+            to_all=to_all,
         )
         return self._active_results
 
@@ -175,7 +181,7 @@ class MPIExecutor(Executor):
         func: Callable[[Item], Result],
         items: Iterable[Item],
         dynamic: bool,
-        owner_works: bool,
+        owner_takes_items: bool,
     ) -> Iterator[tuple[int, Item]]:
         """Return the items that this rank works on, with their numbers."""
         if dynamic and self._comm.size > 1:
@@ -185,7 +191,7 @@ class MPIExecutor(Executor):
                 return self._queue.items(items)
         numbered = enumerate(items)
         rank, size = self._comm.rank, self._comm.size
-        if size > 1 and not owner_works:
+        if size > 1 and not owner_takes_items:
             share = itertools.islice(numbered, max(rank - 1, 0), None, size - 1)
             return with_prefetch(func, share if rank > 0 else ())
         return with_prefetch(func, itertools.islice(numbered, rank, None, size))
@@ -197,12 +203,12 @@ class MPIExecutor(Executor):
         describe: Callable[[Item], str],
         dynamic: bool,
         has_own_items: bool,
-        owner_works: bool,
+        owner_takes_items: bool,
         to_all: bool,
     ) -> Iterator[tuple[int, Result]]:
         small_nbytes = SMALL_NBYTES if dynamic else 0
         state = ImapState(
-            self._comm, self._grace_s, small_nbytes, waits_for_receipt=not owner_works
+            self._comm, self._grace_s, small_nbytes, waits_for_receipt=not owner_takes_items
         )
         results: list[tuple[int, Result]] = []
         try:
@@ -210,7 +216,7 @@ class MPIExecutor(Executor):
             if has_own_items:
                 share = ((cast(Any, item)[0], item) for item in items)
             else:
-                share = self._share(func, items, dynamic, owner_works)
+                share = self._share(func, items, dynamic, owner_takes_items)
             for number, result in self._results(state, func, share, describe):
                 if to_all:
                     results.append((number, result))

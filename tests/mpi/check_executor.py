@@ -109,7 +109,9 @@ def check_an_owner_that_leaves_the_work_to_others():
     for n_items in (0, 1, SIZE, 3 * SIZE + 1):
         with MPIExecutor(COMM) as executor:
             found = dict(
-                executor.imap(lambda n: (n, RANK), range(n_items), dynamic=True, owner_works=False)
+                executor.imap(
+                    lambda n: (n, RANK), range(n_items), dynamic=True, owner_takes_items=False
+                )
             )
         assert {number: item for number, (item, _) in found.items()} == {
             n: n for n in range(n_items)

@@ -28,7 +28,7 @@ def check_what_is_sent_arrives_before_more_is_begun():
         return bytes(20_000_000)
 
     with MPIExecutor(COMM, to_all=False) as executor:
-        for number, _ in executor.imap(work, range(3 * SIZE), owner_works=False):
+        for number, _ in executor.imap(work, range(3 * SIZE), owner_takes_items=False):
             (taken / str(number)).touch()
     if RANK == 0:
         shutil.rmtree(taken)

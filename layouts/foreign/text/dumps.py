@@ -93,7 +93,7 @@ class LAMMPS(TextFormat):
     """A dump of atoms."""
 
     has_length_unit = False
-    counted_in = "steps"
+    time_unit = "steps"
 
     def __init__(self, format_name: str, options: Mapping[str, Any]) -> None:
         super().__init__(format_name, options)

@@ -109,7 +109,7 @@ class TextFormat(ABC):
     """
 
     has_length_unit: bool = True
-    counted_in: str = "frames"
+    time_unit: str = "frames"
     """Unit in which times are counted if frames have none: ``frames`` or ``steps``."""
     needs_n_atoms: bool = False
 
@@ -318,7 +318,7 @@ class TextFrames(ForeignFrames):
         self.n_frames, n_with = len(self._starts), self._n_frames_with
         self.has_times = n_with["time"] == self.n_frames
         self.fields = tuple(name for name in ("velocities", "forces") if n_with[name])
-        self.counted_in = self.format.counted_in
+        self.time_unit = self.format.time_unit
         self.has_length_unit = self.format.has_length_unit
         self.sparse = tuple(name for name in self.fields if n_with[name] < self.n_frames)
 

@@ -109,7 +109,7 @@ class Dihedrals(Kernel):
             fills=not self.degrees,
             is_direct=not periodic,
             quantity="angle_degrees" if self.degrees else "",
-            doubts=NoCellFinder() if periodic else None,
+            doubt_finder=NoCellFinder() if periodic else None,
         )
 
 

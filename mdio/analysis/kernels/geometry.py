@@ -243,7 +243,7 @@ class Pairs(Kernel):
             labels=labels,
             quantity="distance_angstrom",
             is_direct=not periodic,
-            doubts=NoCellFinder() if periodic else None,
+            doubt_finder=NoCellFinder() if periodic else None,
         )
 
 

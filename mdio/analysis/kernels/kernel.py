@@ -116,7 +116,7 @@ class Prepared:
     is_direct: bool = False
     """Whether no periodic images are taken, though the kernel can, so that molecules have to be
     whole."""
-    doubts: CutMoleculeFinder | NoCellFinder | None = None
+    doubt_finder: CutMoleculeFinder | NoCellFinder | None = None
     """Finds frames whose values are in doubt: the box cuts molecules there, or there is none."""
     quiet: bool = False
     """Whether the notes of a `SeriesKernel` are left out, since they would be wrong."""

@@ -60,7 +60,7 @@ def _drop_file(file: Path) -> str | None:
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
             share = _resident_share(fd, nbytes) if nbytes else 0.0
             if share is None:
-                return "the system does not tell whether its bytes are in memory"
+                return "the system does not say whether its bytes are in memory"
             if share <= MAX_RESIDENT_SHARE:
                 return None
     finally:
