@@ -63,6 +63,7 @@ sys.exit(main(["convert", *sys.argv[3:]]))
 """
 
 
+@pytest.mark.usefixtures("ending_signals")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 @pytest.mark.parametrize("name", ["a.zarr", "a.h5md"])
 @pytest.mark.parametrize("more", [(), ("-w", "2")])

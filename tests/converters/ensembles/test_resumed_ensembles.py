@@ -100,6 +100,7 @@ def test_whole_trajectories_are_kept(folder, out, number, workers):
     assert not list(folder.glob(".all*"))
 
 
+@pytest.mark.usefixtures("ending_signals")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("out", ["all.zarr", "all.h5md"])
 def test_frames_are_kept_before_any_trajectory_is_whole(folder, adk, out, number):
