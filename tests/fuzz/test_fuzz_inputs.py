@@ -2,45 +2,22 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from suites.compiled import NATIVE, ROOT, build, needs_compiler
 
-ROOT = Path(__file__).resolve().parents[2]
 FUZZ = ROOT / "tests/fuzz"
-COMPILER = shutil.which("g++")
 
 
-@pytest.mark.skipif(COMPILER is None, reason="needs g++")
+@needs_compiler
 @pytest.mark.parametrize("target", ["xtc", "kernels", "codecs"])
 def test_seeds_and_former_failures(tmp_path, target):
-    native = ROOT / "mdio/native" / target
-    sources = [path for path in native.glob("*.cpp") if not path.name.startswith("module")]
+    native = (NATIVE / target).glob("*.cpp")
+    sources = [path for path in native if not path.name.startswith("module")]
     program = tmp_path / "replay"
-    built = subprocess.run(
-        [
-            str(COMPILER),
-            "-std=c++17",
-            "-O0",  # half the time of -O1 to compile, and few inputs to run
-            "-fsanitize=address,undefined",
-            "-fno-sanitize-recover=all",
-            "-DMDIO_SWITCHES",
-            f"-I{native}",
-            f"-I{ROOT / 'mdio/native/codecs'}",
-            *map(str, [FUZZ / "replay.cpp", FUZZ / f"fuzz_{target}.cpp", *sources]),
-            "-pthread",
-            "-o",
-            str(program),
-        ],
-        capture_output=True,
-        text=True,
-    )
-    if "cannot find -lasan" in built.stderr or "cannot find -lubsan" in built.stderr:
-        pytest.skip("the compiler has no sanitisers")
-    assert built.returncode == 0, built.stderr
+    build(program, [FUZZ / "replay.cpp", FUZZ / f"fuzz_{target}.cpp", *sources])
     subprocess.run([sys.executable, str(FUZZ / "seeds.py"), str(tmp_path)], check=True)
     inputs = [*(tmp_path / target).iterdir(), *(FUZZ / "found" / target).glob("*")]
     assert len(inputs) > 10

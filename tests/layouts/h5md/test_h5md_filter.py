@@ -1,8 +1,8 @@
 """Integers in H5MD: by mdio, and by programs that have HDF5's filter and no mdio."""
 
-import fcntl
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from MDAnalysisTests.datafiles import GRO, XTC
 from numpy.testing import assert_array_equal
+from suites.compiled import KEPT, NATIVE, locked, state_of
 from suites.h5md_cases import make_block, write_h5md
 from suites.per_rank import convert
 
@@ -68,17 +69,20 @@ print(refused)
 
 
 @pytest.fixture(scope="module")
-def plugin(tmp_path_factory):
-    """The folder of the package, built by its own setup.py, once for all workers of pytest."""
-    root = tmp_path_factory.getbasetemp()
-    folder = (root.parent if "PYTEST_XDIST_WORKER" in os.environ else root) / "hdf5-plugin"
-    folder.mkdir(exist_ok=True)
+def plugin():
+    """The folder of the package, built by its own setup.py, and again where that has changed."""
+    folder = KEPT / "hdf5-filter"
     words = ["setup.py", "-q", "build", "-b", folder / "build", "--build-lib", folder / "lib"]
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (folder / "built").exists():
+    native = sorted((NATIVE / "codecs").iterdir())
+    own = sorted(path for path in SOURCES.rglob("*") if path.suffix in (".py", ".cpp", ".toml"))
+    state = state_of([*own, *native], sys.version)
+    with locked(folder):
+        noted = folder / "state"
+        if not (noted.exists() and noted.read_text() == state):
+            for part in ("build", "lib"):
+                shutil.rmtree(folder / part, ignore_errors=True)
             subprocess.run([sys.executable, *words], cwd=SOURCES, check=True)
-            (folder / "built").touch()
+            noted.write_text(state)
     return folder / "lib"
 
 
