@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -21,13 +22,24 @@ SERVERS = ("moto", *(["versitygw"] if VERSITYGW else []))
 FAULTS = ("unheard", "unanswered", "503", "cut", "flip")
 
 
+@cache
+def _moto():
+    """Return moto's server, told to remember which of its services a host is.
+
+    For each request it went through all of its folders and patterns: half of the time of tests.
+    """
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication as Application
+    from moto.server import ThreadedMotoServer
+
+    Application.get_backend_for_host = cache(Application.get_backend_for_host)
+    return ThreadedMotoServer
+
+
 @contextmanager
 def s3_server(kind, folder):
     """Run an S3 server with a bucket ``bucket``, and yield its port; `folder` is for its files."""
     if kind == "moto":
-        from moto.server import ThreadedMotoServer
-
-        server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+        server = _moto()(ip_address="127.0.0.1", port=0, verbose=False)
         server.start()
         port = server.get_host_and_port()[1]
         stop = server.stop

@@ -54,6 +54,9 @@ def state_of(paths: Iterable[Path], *words: object) -> str:
 
 @cache
 def _version() -> bytes:
+    """Return what the compiler says of itself, nothing if there is none."""
+    if shutil.which(COMPILER) is None:
+        return b""
     return subprocess.run([COMPILER, "--version"], capture_output=True, check=True).stdout
 
 

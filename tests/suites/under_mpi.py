@@ -5,10 +5,12 @@ import shutil
 import signal
 import subprocess
 import sys
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from suites.compiled import KEPT, locked, state_of
 
 ROOT = Path(__file__).resolve().parents[2]
 CHECKS = ROOT / "tests" / "mpi"
@@ -31,12 +33,30 @@ needs_mpi = pytest.mark.skipif(
 )
 
 
-def start_under_mpi(n_ranks, *words):
+@cache
+def patience():
+    """Return the variables by which ranks sleep while they wait in calls of MPI; see patient.c."""
+    source, compiler = Path(__file__).with_name("patient.c"), shutil.which("cc")
+    if compiler is None or not sys.platform.startswith("linux"):
+        return {}
+    with locked(KEPT):
+        library = KEPT / f"patient-{state_of([source])}.so"
+        if not library.exists():
+            begun = library.with_suffix(".begun")
+            words = [compiler, "-shared", "-fPIC", "-O1", "-o", begun, source, "-ldl"]
+            subprocess.run(words, check=True)
+            begun.rename(library)
+    return {"LD_PRELOAD": str(library)}
+
+
+def start_under_mpi(n_ranks, *words, patient=True):
     """Start ``python WORDS`` on `n_ranks` ranks, in a process group of its own.
 
-    They find what tests share (`parallel.all_checks`, the programs of `mapreduce`).
+    They find what tests share (`parallel.all_checks`, the programs of `mapreduce`). Unless
+    `patient`, they wait for each other as MPI does.
     """
     mpiexec, python = MPI
+    variables = {**os.environ, "OMP_NUM_THREADS": "1", **(patience() if patient else {})}
     found_in = [str(ROOT / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])]
     return subprocess.Popen(
         [mpiexec, "-n", str(n_ranks), python, *map(str, words)],
@@ -45,13 +65,13 @@ def start_under_mpi(n_ranks, *words):
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(found_in)},
+        env={**variables, "PYTHONPATH": os.pathsep.join(found_in)},
     )
 
 
-def run_under_mpi(n_ranks, *words, timeout_s=120):
+def run_under_mpi(n_ranks, *words, timeout_s=120, patient=True):
     """Run ``python WORDS`` on `n_ranks` ranks; return (exit code, stdout, stderr)."""
-    process = start_under_mpi(n_ranks, *words)
+    process = start_under_mpi(n_ranks, *words, patient=patient)
     try:
         out, err = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
@@ -61,8 +81,9 @@ def run_under_mpi(n_ranks, *words, timeout_s=120):
     return process.returncode, out, err
 
 
-def run_checks(n_ranks, script, *arguments):
+def run_checks(n_ranks, script, *arguments, patient=True):
     """Run a script of checks (-m mpi4py: an exception on one rank ends all); all have to pass."""
-    code, out, err = run_under_mpi(n_ranks, "-m", "mpi4py", CHECKS / script, *arguments)
+    words = ("-m", "mpi4py", CHECKS / script, *arguments)
+    code, out, err = run_under_mpi(n_ranks, *words, patient=patient)
     assert code == 0, out + err
     assert f"checks passed on {n_ranks} ranks" in out
