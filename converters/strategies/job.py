@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import warnings
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -15,6 +16,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
+
+import numpy as np
 
 from mdio.converters.options import ConversionOptions, ConvertResult
 from mdio.converters.selection import SelectedAtoms
@@ -152,6 +155,8 @@ def _has_namesakes(out: Path, sources: Sequence[Path]) -> bool:
 
 
 TOPOLOGY_TITLE = b"Topology written by mdio\n"
+MAX_BONDED = 99_999
+"""The last atom that has room in the lines of bonds of PDB; with others there are none."""
 
 
 def _write_topology(selected_atoms: SelectedAtoms, group: str | None) -> tuple[str, bytes]:
@@ -161,14 +166,36 @@ def _write_topology(selected_atoms: SelectedAtoms, group: str | None) -> tuple[s
         for suffix in (".pdb", ".gro"):
             path = Path(folder, f"topology{suffix}")
             try:
-                atoms.write(str(path))
+                atoms.write(str(path), **({"bonds": None} if suffix == ".pdb" else {}))
             except ValueError:
                 if suffix == ".gro":
                     raise
             else:
                 break
         _, _, body = path.read_bytes().partition(b"\n")  # the first line is a title
+        if suffix == ".pdb":
+            body = body.removesuffix(b"END\n") + _bonds_of_pdb(atoms) + b"END\n"
         return suffix, (b"TITLE     " if suffix == ".pdb" else b"") + TOPOLOGY_TITLE + body
+
+
+def _bonds_of_pdb(atoms: Any) -> bytes:
+    """Return the lines of bonds that MDAnalysis writes, which asks each atom for its own."""
+    if not hasattr(atoms.universe, "bonds"):
+        return b""
+    bonds = atoms.intra_bonds
+    known = ~np.asarray(bonds._guessed, bool)  # no public name tells it of all
+    numbers = dict(zip(atoms.ix.tolist(), range(1, len(atoms) + 1), strict=True))
+    beside: dict[int, list[int]] = defaultdict(list)
+    for pair in np.unique(bonds.to_indices()[known], axis=0).tolist():
+        for one, other in (pair, pair[::-1]):
+            beside[one].append(numbers[other])
+    if any(numbers[atom] > MAX_BONDED for atom in beside):
+        return b""
+    lines = (
+        "".join(f"{number:5d}" for number in (numbers[atom], *sorted(others)))
+        for atom, others in sorted(beside.items())
+    )
+    return "".join(f"CONECT{line}\n" for line in lines).encode()
 
 
 CHECKSUM_KEYS = ("file_crc32c", "column_crc32c", "table_crc32c", "segments", "piece_checksums")

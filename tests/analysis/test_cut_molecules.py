@@ -225,20 +225,25 @@ def test_whole_molecules_and_single_atoms_are_not_told_of(cut):
     assert named(dihedrals.notes) == 0  # it takes the nearest images by itself
 
 
+@pytest.fixture(scope="module")
+def unwrapped(cut):
+    """RMSD and radius of gyration of the molecule as MDAnalysis makes it whole."""
+    universe = mda.Universe(PSF, str(cut[0]), in_memory=True)
+    universe.trajectory.add_transformations(unwrap(universe.atoms))  # done once, in memory
+    protein = universe.select_atoms("protein")
+    gyration = [protein.radius_of_gyration() for _ in universe.trajectory]
+    return rms.RMSD(universe, select=CA).run().results.rmsd[:, 2], gyration
+
+
 @pytest.mark.parametrize("workers", [None, 2])
-def test_whole_is_as_unwrapped_by_mdanalysis(cut, workers):
+def test_whole_is_as_unwrapped_by_mdanalysis(cut, unwrapped, workers):
     path, _ = cut
-    universe = mda.Universe(PSF, str(path))
-    universe.trajectory.add_transformations(unwrap(universe.atoms))
-    expected = rms.RMSD(universe, select=CA).run().results.rmsd[:, 2]
     given = {"top": PSF, "pbc": "whole", "workers": workers}
     result = mdio.analyze(path, kernel="rmsd", select=CA, **given)
-    np.testing.assert_allclose(result.values, expected, atol=1e-4)
+    np.testing.assert_allclose(result.values, unwrapped[0], atol=1e-4)
     assert named(result.notes) == 0
     gyration = mdio.analyze(path, kernel="rgyr", select="protein", **given).values
-    protein = universe.select_atoms("protein")
-    expected = [protein.radius_of_gyration() for _ in universe.trajectory]
-    np.testing.assert_allclose(gyration, expected, atol=1e-4)
+    np.testing.assert_allclose(gyration, unwrapped[1], atol=1e-4)
 
 
 @pytest.mark.parametrize("out", ["a.zarr", "a.h5md", "a.segments"])

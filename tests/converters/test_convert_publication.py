@@ -10,11 +10,13 @@ from pathlib import Path
 import MDAnalysis as mda
 import numpy as np
 import pytest
+from MDAnalysisTests.datafiles import DCD, PSF, TPR, XTC, PDB_conect
 from suites.outputs import as_options, contents
 
 import mdio
 from mdio.cli.main import main
 from mdio.converters.strategies import conversion
+from mdio.converters.strategies.job import _bonds_of_pdb
 from mdio.core.errors import OutputError
 from mdio.core.files.checks import manifest_in
 from mdio.readers import reader as formats
@@ -338,3 +340,35 @@ def test_the_last_of_several_parts_is_not_replaced(adk, tmp_path, capsys):
         mdio.convert(part, tmp_path / f"{word}.zarr")
     assert main(["convert", str(tmp_path / "a.zarr"), str(tmp_path / "b.zarr")]) != 0
     assert "last name" in capsys.readouterr().err
+
+
+def _with_bonds(pairs, guessed=False, n_atoms=8):
+    universe = mda.Universe.empty(n_atoms, trajectory=True)
+    universe.add_TopologyAttr("bonds", [])
+    universe.add_bonds(pairs, guessed=guessed)
+    return universe.atoms
+
+
+@pytest.mark.parametrize(
+    "choose",
+    [
+        lambda: mda.Universe(PSF, DCD).atoms,
+        lambda: mda.Universe(PSF, DCD).select_atoms("protein and resid 3:9"),
+        lambda: mda.Universe(PSF, DCD).select_atoms("name CA"),
+        lambda: mda.Universe(PSF, DCD).atoms[[5, 4, 0, 9, 7, 8, 1]],
+        lambda: mda.Universe(TPR, XTC).select_atoms("resid 300 to 310 and name OW HW1"),
+        lambda: mda.Universe(PDB_conect).atoms,
+        lambda: _with_bonds([]),
+        lambda: _with_bonds([(0, 1), (0, 2)], guessed=[True, False]),
+        lambda: _with_bonds([(0, 1), (99_997, 99_999)], n_atoms=100_001)[1:],
+        lambda: _with_bonds([(0, 1), (99_997, 99_999)], n_atoms=100_001),
+    ],
+)
+def test_bonds_of_a_topology_beside_are_those_that_mdanalysis_writes(choose, tmp_path):
+    atoms = choose()
+    atoms.write(str(tmp_path / "theirs.pdb"))
+    theirs = (tmp_path / "theirs.pdb").read_bytes()
+    found = b"".join(one for one in theirs.splitlines(True) if one.startswith(b"CONECT"))
+    assert _bonds_of_pdb(atoms) == found
+    if found:
+        assert theirs.endswith(found + b"END\n")

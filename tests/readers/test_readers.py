@@ -77,19 +77,31 @@ class _Reference(BaseReference):
 
 
 class TestSegmentsReader(MultiframeReaderTest):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def path(cls, reference, tmp_path_factory):
+        path = tmp_path_factory.mktemp("made") / "a.segments"
+        mdio.split(reference / "a.trr", path, 4)
+        return path
+
     @pytest.fixture
-    def ref(self, reference, tmp_path):
-        mdio.split(reference / "a.trr", tmp_path / "a.segments", 4)
-        return _Reference(reference, tmp_path / "a.segments", SegmentsReader)
+    def ref(self, reference, path):
+        return _Reference(reference, path, SegmentsReader)
 
 
 class _ConvertedTest(MultiframeReaderTest):
-    """A layout made with some options."""
+    """A layout made with some options, which no test changes."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def path(cls, reference, tmp_path_factory):
+        path = tmp_path_factory.mktemp("made") / cls.name
+        mdio.convert(reference / "a.trr", path, **as_options(cls.options))
+        return path
 
     @pytest.fixture
-    def ref(self, reference, tmp_path):
-        mdio.convert(reference / "a.trr", tmp_path / self.name, **as_options(self.options))
-        return _Reference(reference, tmp_path / self.name, self.kind)
+    def ref(self, reference, path):
+        return _Reference(reference, path, self.kind)
 
 
 class TestH5MDReader(_ConvertedTest):
