@@ -14,7 +14,7 @@ from docs.pages import PAGES, ROOT, blocks_of
 from MDAnalysisTests.datafiles import GRO, XTC, PDB_closed
 from oracles.stores import environment as of_store
 from oracles.stores import s3_server
-from suites.under_mpi import MPI, needs_mpi
+from suites.under_mpi import MPI, needs_mpi, patience
 
 import mdio
 from mdio.core.files.remote import objects
@@ -50,13 +50,13 @@ def folder(adk, tmp_path):
 
 def environment(under_mpi, tools):
     """Return the variables with which commands run: on two ranks, whatever the page says."""
-    path = [str(Path(sys.executable).parent), os.environ["PATH"]]
+    path, more = [str(Path(sys.executable).parent), os.environ["PATH"]], {}
     if under_mpi:
         mpiexec, python = MPI
         (tools / "mpiexec").write_text(f'#!/bin/bash\nexec {mpiexec} -n 2 "${{@:3}}"\n')
         (tools / "mpiexec").chmod(0o755)
-        path[:1] = [str(tools), str(Path(python).parent)]
-    more = {"PATH": os.pathsep.join(path), "RUN": "mpiexec -n 2", "OMP_NUM_THREADS": "1"}
+        path[:1], more = [str(tools), str(Path(python).parent)], patience()
+    more |= {"PATH": os.pathsep.join(path), "RUN": "mpiexec -n 2", "OMP_NUM_THREADS": "1"}
     return {**os.environ, **more}
 
 

@@ -10,6 +10,7 @@ output or the new one; the next conversion must work and leave nothing of the ki
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
@@ -19,8 +20,10 @@ import tempfile
 import traceback
 from collections import Counter
 from pathlib import Path
+from typing import NamedTuple
 
 import kills
+import MDAnalysis as mda
 import shim
 from kills import DCD, PSF
 
@@ -42,7 +45,6 @@ CASES = {
 }
 """How the former output is made, and the new one; None is no output, and appending; after "again",
 the next conversion is the same as the killed one."""
-GROUP = kills.CASES["zarr, group"][1]
 KILLED = 5
 """To shim.c: kill the process."""
 
@@ -61,36 +63,54 @@ def in_child(target) -> int:
     return os.waitpid(child, 0)[1]
 
 
-def convert(out: Path, kind: str | None, n_frames: int) -> None:
+class Source(NamedTuple):
+    """A trajectory of few atoms: names change in the same calls, however large the files are."""
+
+    path: Path
+    top: Path
+
+    def group(self) -> dict:
+        return {**kills.CASES["zarr, group"][1], "top": self.top}
+
+
+def make_source(folder: Path) -> Source:
+    made = Source(folder / "few.dcd", folder / "few.pdb")
+    atoms = mda.Universe(PSF, DCD).select_atoms("name CA CB")
+    atoms.write(made.path, frames="all")
+    atoms.write(made.top)
+    return made
+
+
+def convert(source: Source, out: Path, kind: str | None, n_frames: int) -> None:
     storage = mdio.Storage(chunk_frames=4)
     if kind is None:
-        mdio.append(DCD, out)
+        mdio.append(source.path, out)
     elif out.suffix == ".zarr":
-        kills.convert(out, GROUP, n_frames)
+        kills.convert(out, source.group(), n_frames, source.path)
     elif kind == "ensemble":
-        mdio.convert_ensemble({"x": DCD}, out, stop=n_frames, force=True, storage=storage)
+        mdio.convert_ensemble({"x": source.path}, out, stop=n_frames, force=True, storage=storage)
     else:
-        only = {} if kind == "file" else {"top": PSF, "select": "name CA"}
-        mdio.convert(DCD, out, stop=n_frames, force=True, storage=storage, **only)
+        only = {} if kind == "file" else {"top": source.top, "select": "name CA"}
+        mdio.convert(source.path, out, stop=n_frames, force=True, storage=storage, **only)
 
 
-def n_frames_in(out: Path) -> int:
+def n_frames_in(source: Source, out: Path) -> int:
     if out.suffix == ".zarr":
-        return kills.look(out, GROUP)
+        return kills.look(out, source.group(), source.path)
     (path,) = (ensemble_members(out) or {"": out}).values()
     assert mdio.verify(path).ok
     with mdio.open(path) as layout:
         return layout.info.n_frames
 
 
-def begin(out: Path, case: str) -> None:
+def begin(source: Source, out: Path, case: str) -> None:
     former = CASES[case][0]
     out.parent.mkdir()
     if former is not None:
-        convert(out, former, OLD)
+        convert(source, out, former, OLD)
 
 
-def one_kill(out: Path, case: str, nth: int) -> str | None:
+def one_kill(source: Source, out: Path, case: str, nth: int) -> str | None:
     """Kill in the place of the nth call; return what was found, None if it ended by itself."""
     former, kind = CASES[case]
     rename_into_place = publish.rename_into_place
@@ -103,7 +123,7 @@ def one_kill(out: Path, case: str, nth: int) -> str | None:
 
     def work() -> None:
         publish.rename_into_place = killed
-        convert(out, kind, NEW)
+        convert(source, out, kind, NEW)
 
     status = in_child(work)
     if os.WIFSIGNALED(status):
@@ -112,17 +132,18 @@ def one_kill(out: Path, case: str, nth: int) -> str | None:
         assert status == 0, "it failed by itself"
     found = None
     if os.path.lexists(out):
-        found = n_frames_in(out)
+        found = n_frames_in(source, out)
     new = N_FRAMES if kind is None else NEW
     allowed = {new, OLD if former is not None else None}
     if kind in ("group", "again"):
         allowed.add(None)
     assert found in allowed, f"{found} frames, expected one of {allowed}"
     later = NEW if kind == "again" else LATER
-    assert in_child(lambda: convert(out, "ensemble", later)) == 0, "the next conversion failed"
+    again = in_child(lambda: convert(source, out, "ensemble", later))
+    assert again == 0, "the next conversion failed"
     names = {path.name for path in out.parent.iterdir()} - {"a.top.pdb", "a.ca.top.pdb"}
     assert names == {out.name}, names
-    assert n_frames_in(out) == later
+    assert n_frames_in(source, out) == later
     if not os.WIFSIGNALED(status):
         return None
     return {OLD: "former", new: "new", None: "none yet"}[found]
@@ -133,15 +154,17 @@ def main() -> int:
     seen: Counter[str] = Counter()
     failures = []
     with tempfile.TemporaryDirectory() as base:
+        source = make_source(Path(base))
+        gc.freeze()  # what is here already is not looked through in each child
         for case in CASES:
             name = "a.zarr" if CASES[case][1] in ("group", "again") else "a.h5md"
-            begin(Path(base, case, name), case)
+            begin(source, Path(base, case, name), case)
             nth, found = 0, ""
             while found is not None:
                 folder = Path(base, "now")
                 shutil.copytree(Path(base, case), folder)
                 try:
-                    found = one_kill(folder / name, case, nth)
+                    found = one_kill(source, folder / name, case, nth)
                 except Exception as error:
                     failures.append(f"{case}, call {nth}: {error!r}"[:500])
                     found = None

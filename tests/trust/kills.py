@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import ctypes
+import gc
 import json
 import os
 import random
@@ -36,7 +37,7 @@ import mdio
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from suites.outputs import as_options
-from suites.under_mpi import CHECKS, MPI, run_under_mpi
+from suites.under_mpi import CHECKS, MPI, patience, run_under_mpi
 
 SUBREAPER = 36
 """PR_SET_CHILD_SUBREAPER of prctl(2): orphaned workers come to us, so that we see them end."""
@@ -59,12 +60,12 @@ UNDER_MPI = {
 }
 
 
-def convert(out: Path, options: dict, n_frames: int) -> None:
+def convert(out: Path, options: dict, n_frames: int, source: Path | str = DCD) -> None:
     """Make the output that has `n_frames`; its group, if any, has as many residues."""
     words = dict(options)
     if "groups" in words:
         words["groups"] = {"ca": f"name CA and resid 1:{n_frames}"}
-    mdio.convert(DCD, out, stop=n_frames, force=True, **as_options(words))
+    mdio.convert(source, out, stop=n_frames, force=True, **as_options(words))
 
 
 def run(target, *, kill_after_s: float | None = None, kill_at: int | None = None) -> tuple:
@@ -125,12 +126,12 @@ def run_ranks(out: Path, options: dict, n_frames: int, rank: int = 0, kill_at: i
     return code << 8 if ended else signal.SIGKILL, time.monotonic() - begun, count
 
 
-def look(out: Path, options: dict) -> int | None:
+def look(out: Path, options: dict, source: Path | str = DCD) -> int | None:
     """Return the frames of what is at `out`, None if nothing is; raises if it is not whole."""
     if not os.path.lexists(out):
         return None
     tells = out.suffix not in (".xtc", ".dcd")  # which frames of the source it has
-    result = mdio.verify(out, DCD) if tells else mdio.verify(out)
+    result = mdio.verify(out, source) if tells else mdio.verify(out)
     assert result.ok, result.bad
     with mdio.open(out) as layout:
         n_frames = layout.info.n_frames
@@ -197,6 +198,7 @@ def main() -> int:
     given = parser.parse_args()
     ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)
     mda.Universe(PSF, DCD, to_guess=())
+    gc.freeze()  # what is here already is not looked through in each child
     seen: Counter[str] = Counter()
     typical: dict = {}
     failures = []

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import json
 import os
 import random
@@ -29,7 +30,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 import h5py
 import numpy as np
-from kills import DCD, PSF, SUBREAPER, as_options, ctypes, run
+from kills import DCD, PSF, SUBREAPER, as_options, ctypes, patience, run
 from stopping import stop
 
 import mdio
@@ -193,6 +194,7 @@ class Rounds:
             capture_output=True,
             text=True,
             timeout=120,
+            env=os.environ | patience(),
             check=False,
         )
         assert how != "never" or done.returncode == 0, done.stderr
@@ -296,6 +298,7 @@ def main() -> int:
             number, {signal.SIGINT: signal.default_int_handler}.get(number, signal.SIG_DFL)
         )
     failures = []
+    gc.freeze()  # what is here already is not looked through in each child
     with tempfile.TemporaryDirectory(dir=given.folder) as base:
         rounds = Rounds(lambda number: random.Random(f"{given.seed} {number}"), Path(base, "begun"))
         for number in range(given.rounds) if given.only is None else [given.only]:

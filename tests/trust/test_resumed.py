@@ -12,8 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from resumed import told
-from suites.under_mpi import MPI, needs_mpi
+from resumed import CASES, told
+from suites.under_mpi import MPI, needs_mpi, patience
 
 import mdio
 from mdio.cli import split
@@ -22,7 +22,7 @@ from mdio.converters import convert, storage
 from mdio.core.errors import OutputError
 from mdio.core.files.journal import Journal, find_unfinished
 
-ROUNDS = "24"
+ROUNDS = str(len(CASES))
 STOPPING = str(Path(__file__).with_name("stopping.py"))
 PATIENCE_S = 60
 LONG = 5
@@ -75,6 +75,7 @@ def test_sigterm_ends_a_conversion_that_can_be_gone_on_with(adk, tmp_path, whole
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
+        env=os.environ | (patience() if how in ("mpi", "rank 0") else {}),
     )
     until = time.monotonic() + PATIENCE_S
     while not stored(tmp_path) and time.monotonic() < until and process.poll() is None:

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 from suites.small_disks import NAMESPACE, need_namespaces
-from suites.under_mpi import CHECKS, MPI, ROOT, needs_mpi, run_under_mpi
+from suites.under_mpi import CHECKS, MPI, ROOT, needs_mpi, patience, run_under_mpi
 
 GZIP = ("--compression", "gzip:1")
 LIMITED = """
@@ -84,7 +84,7 @@ def test_a_real_full_disk(adk, tmp_path, filled, how):
     shell = ["sh", "-c", SMALL_DISK.format(filled=filled), "sh", str(tmp_path)]
     done = subprocess.run(
         [*NAMESPACE, *shell, MPI[0], "-n", "2", MPI[1], *words, *how],
-        env={"PATH": "/usr/bin:/bin:/usr/sbin:/sbin", "DISK": str(tmp_path)},
+        env={"PATH": "/usr/bin:/bin:/usr/sbin:/sbin", "DISK": str(tmp_path), **patience()},
         cwd=ROOT,
         capture_output=True,
         text=True,
