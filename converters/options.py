@@ -284,7 +284,7 @@ def _to_json(value: Any) -> Any:
     if isinstance(value, np.generic):
         return value.item()
     if hasattr(value, "atoms"):  # a Universe, made of a file or not
-        value = value.filename if isinstance(value.filename, str | PathLike) else None
+        value = to_path(value.filename) if isinstance(value.filename, str | PathLike) else None
     if isinstance(value, PathLike):
         value = to_path(value).absolute()
         return without_passwords(str(value))
@@ -316,7 +316,12 @@ def read_recipe(path: str | PathLike[str]) -> dict[str, Any]:
         raise PlanError(
             f"{path}: its recipe has {name!r}, which this version of mdio does not have"
         )
-    return {name: _from_json(value) for name, value in recipe.items()}
+    try:
+        return {name: _from_json(value) for name, value in recipe.items()}
+    except (TypeError, ValueError, ArithmeticError) as error:
+        raise SourceError(
+            f"{path}: its recipe has runs that are not [start, stop, step] ({error}); mend it"
+        ) from error
 
 
 def _from_json(value: Any) -> Any:

@@ -101,7 +101,10 @@ def atoms_to_array(atoms: Any) -> NDArray[Any]:
     else:
         if is_masked(atoms):
             raise PlanError("atoms are masked, and the mask would be lost: leave masked ones out")
-        array = np.asanyarray(atoms)
+        try:
+            array = np.asanyarray(atoms)
+        except ValueError as error:  # lists of different lengths
+            raise PlanError(f"atoms are {atoms!r}; give a list of indices, or a mask") from error
         if array.dtype == bool and array.ndim == 1:
             n_all, array = len(array), np.flatnonzero(array)
     array = array if array.ndim else array.reshape(1)

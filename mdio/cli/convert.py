@@ -189,12 +189,16 @@ def _conversion_options(args: argparse.Namespace) -> ConversionOptions:
         return options
     requested = {declaration.name: value for declaration, value in options.changed()}
     recipe = read_recipe(args.recipe)
+    if Path(args.out).suffix.lower() in output_suffixes():
+        recipe.pop("to", None)
     if structure := is_structure(Path(args.out), args.to):
         layout = Path(args.out).suffix[1:]
         for name in declared_fields(Storage).keys() & recipe.keys():
             del recipe[name]  # it is stored in one way
     else:
-        layout = layout_name_for_output(args.out, args.to)
+        layout = layout_name_for_output(args.out, args.to or recipe.get("to"))
+    if isinstance(opened := recipe.get("source_options"), dict):  # options of their own here
+        recipe["source_options"] = opened | requested.pop("source_options", {})
     holds_groups = not structure and layout not in NATIVE_FORMATS
     if "groups" in recipe and "groups" not in requested and not holds_groups:
         del recipe["groups"]

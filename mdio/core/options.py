@@ -105,6 +105,8 @@ def _expected(types: list[str], value: Any) -> str | None:
         return None if is_text else "text"
     if types[0].startswith("Sequence"):
         return "a list" if is_text else None
+    if types[0].startswith("Mapping"):
+        return None if isinstance(value, Mapping) else "a dict"
     if not (takes_words or {*types} <= {"int", "float", "None"}) or (takes_words and is_text):
         return None
     conversion = {"int": "__index__", "float": "__float__"}.get(types[0])

@@ -3,7 +3,9 @@
 import inspect
 import json
 import re
+import shutil
 
+import MDAnalysis
 import numpy as np
 import pytest
 from MDAnalysisTests.datafiles import DCD, PSF, XTC
@@ -208,3 +210,48 @@ def test_steps_that_float32_does_not_hold_are_refused(tmp_path, name):
         with pytest.raises(PlanError, match="--precision is 1e-09: float32 holds no such steps"):
             mdio.convert(DCD, tmp_path / name, precision=step)
     assert mdio.convert(DCD, tmp_path / name, precision=1e-6, stop=2).n_frames == 2
+
+
+def test_the_suffix_of_an_output_comes_before_the_layout_of_a_recipe(tmp_path, capsys):
+    first, second, third = tmp_path / "a.out", tmp_path / "b.xtc", tmp_path / "c.out"
+    words = ["--to", "zarr", "-s", PSF, "--group", "ca=name CA", "--stop", "3"]
+    assert main(["convert", DCD, str(first), *words, "-q"]) == 0
+    for out, layout in ((second, "xtc"), (third, "zarr")):
+        assert main(["convert", "--recipe", str(first), DCD, str(out), "-q"]) == 0
+        assert mdio.open(out).info.layout == layout
+    assert "groups of the recipe are left out, as xtc" in capsys.readouterr().err
+
+
+def test_options_of_opening_are_added_to_those_of_a_recipe(tmp_path):
+    first, second = tmp_path / "a.zarr", tmp_path / "b.zarr"
+    source = tmp_path / "a.xyz"
+    source.write_text("1\n\nC 1 2 3\n" * 3)
+    assert main(["convert", str(source), str(first), "--timestep", "5", "-q"]) == 0
+    words = ["convert", "--recipe", str(first), str(source), str(second), "-q"]
+    assert main([*words, "--length-unit", "nm"]) == 0
+    block = mdio.open(second).read(0, 3)
+    assert block.time.tolist() == [0, 5, 10]
+    assert block.positions[0, 0].tolist() == [10, 20, 30]
+
+
+def test_a_recipe_finds_the_file_of_a_universe_from_any_folder(tmp_path, monkeypatch):
+    shutil.copy(PSF, tmp_path / "a.psf")
+    monkeypatch.chdir(tmp_path)
+    mdio.convert(DCD, "a.zarr", top=MDAnalysis.Universe("a.psf"), select="name CA", stop=2)
+    assert read_recipe("a.zarr")["top"] == str(tmp_path / "a.psf")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "says"),
+    [
+        ({"select": {"runs": [[0, 10, 0]]}}, "a.json: its recipe has runs that are not"),
+        ({"select": {"runs": [["a", 10, 1]]}}, "a.json: its recipe has runs that are not"),
+        ({"select": [[1, 2], [3]]}, "give a list of indices"),
+        ({"source_options": 5}, "source_options is 5; give a dict"),
+    ],
+)
+def test_recipes_with_mistakes(tmp_path, capsys, recipe, says):
+    (tmp_path / "a.json").write_text(json.dumps(recipe))
+    words = ["--recipe", str(tmp_path / "a.json"), DCD, str(tmp_path / "a.zarr")]
+    assert main(["convert", *words]) in (1, 2)
+    assert says in capsys.readouterr().err
