@@ -355,8 +355,9 @@ class TransformedLayout(Layout):
 
     def is_fitted_by(self, selection: Any) -> bool:
         """Return whether frames are fitted by just these atoms."""
-        text = _selection_text(selection, self.source, "select")
-        return self.fit_mode is not None and self.options["fit_select"] == text
+        if self.fit_mode is None:  # indices may then be those of a system with more atoms
+            return False
+        return bool(self.options["fit_select"] == _selection_text(selection, self.source, "select"))
 
     def frame_data(self) -> FrameData:
         """Return the source's numbers of each frame."""

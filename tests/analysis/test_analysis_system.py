@@ -184,3 +184,15 @@ def test_residues_have_numbers_that_do_not_overflow(adk, tmp_path, is_stored):
     assert np.array_equal(residues.resindices, np.arange(214))
     assert residues.names.values()[:2].tolist() == ["MET", "ARG"]
     assert "MET" in residues.classes["protein"]
+
+
+def test_atoms_of_a_group_are_those_of_its_topology_with_jumps_undone_too(tmp_path):
+    mdio.convert(XTC, tmp_path / "a.zarr", top=GRO, groups={"ca": "name CA"}, stop=2)
+    atoms = mda.Universe(GRO).select_atoms("name CA")[[9, 3, 40]]
+    run = {"top": GRO, "group": "ca", "pbc": "nojump", "superpose": False}
+    found = mdio.analyze(tmp_path / "a.zarr", kernel="rmsd", select=atoms, **run)
+    assert found.values[1] == pytest.approx(
+        mdio.analyze(
+            XTC, kernel="rmsd", select=atoms.ix, pbc="nojump", superpose=False, stop=2
+        ).values[1]
+    )
