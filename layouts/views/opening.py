@@ -85,7 +85,7 @@ def open_source(
 
 
 LABEL_PATTERN = re.compile(r"[A-Za-z0-9_][\w.+=-]*")
-RESERVED_LABELS = ("mdio", "h5md", "particles")
+RESERVED_LABELS = ("mdio", "h5md", "particles", "zarr.json")
 
 
 def ensemble_members(path: Any, group: str | None = None) -> dict[str, Path]:

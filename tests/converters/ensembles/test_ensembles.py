@@ -318,8 +318,9 @@ def test_what_does_not_go(folder, tmp_path):
         mdio.analyze(whole, kernel="rmsd", group="x*")
     with pytest.raises(OutputError, match="exists already"):
         mdio.convert_ensemble({"a": DCD}, whole)
-    with pytest.raises(PlanError, match="cannot be called 'a/b'"):
-        mdio.convert_ensemble({"a/b": DCD}, tmp_path / "o.zarr")
+    for label in ("a/b", "zarr.json"):
+        with pytest.raises(PlanError, match=f"cannot be called '{label}'"):
+            mdio.convert_ensemble({label: DCD}, tmp_path / "o.zarr")
     with pytest.raises(PlanError, match="cannot be called 5"):
         mdio.convert_ensemble({5: DCD}, tmp_path / "o.zarr")
     with pytest.raises(PlanError, match="name the output NAME"):
