@@ -119,6 +119,8 @@ class Cache:
             raise PlanError(
                 f"the cache {self.folder}: {unset[0]} is not set here; set it, or name it"
             )
+        if not folder:  # a variable that is set, but empty
+            raise PlanError(f"the cache {self.folder!r} names no folder; give one")
         path = _private_folder(Path(folder).absolute())
         name = node_name()
         return path if name is None else path / (NODE_PREFIX + re.sub(r"[^\w.-]", "_", name))

@@ -180,3 +180,7 @@ def test_a_folder_is_not_named_after_a_variable_that_is_not_set(adk, tmp_path, m
     monkeypatch.delenv("NO_SUCH_FOLDER", raising=False)
     with pytest.raises(PlanError, match=r"\$NO_SUCH_FOLDER is not set"):
         rmsd(adk, adk["xtc"], cache="$NO_SUCH_FOLDER/c")
+    monkeypatch.setenv("NO_SUCH_FOLDER", "")
+    for folder in ("", "$NO_SUCH_FOLDER"):
+        with pytest.raises(PlanError, match="names no folder"):
+            rmsd(adk, adk["xtc"], cache=folder)
