@@ -375,13 +375,15 @@ class System:
         return False
 
     def cut_molecules(self, atoms: AtomIndices | None) -> CutMoleculeFinder | None:
-        """Return a finder of frames in which the box cuts molecules; None if there can be none."""
-        if not self.source.info.has_box:
-            return None
+        """Return a finder of frames in which the box cuts molecules; None if there can be none.
+
+        Also where the first frame has no box: others may have one.
+        """
         from mdio.layouts.cut_molecules import CutMoleculeFinder
 
         residues, is_rotated = self.residues(atoms), self.is_superposed
-        if residues is None and is_rotated and not self.is_whole:
+        is_unknown = residues is None and is_rotated and not self.is_whole
+        if is_unknown and self.source.info.has_box:
             self.notes.append(
                 "frames are rotated by a fit: without a topology, molecules that the box cuts are "
                 "not found; give one with -s/--top FILE (in Python: top=)"
