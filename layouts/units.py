@@ -154,6 +154,9 @@ def add_repair_hint(
     is_gone = any(not is_remote(file) and not Path(file).exists() for file in files)
     if len(names) > MAX_FILES_NAMED:
         names = [names[0], f"... (all {len(names)})"]
+    top = (manifest.get("recipe") or {}).get("top")
+    if top and Path(top).exists():  # the topology inside may be what is damaged
+        names += ["-s", quote(top)]
     hint = f"`mdio repair {quote(str(path))} --against {' '.join(names)}` writes it again"
     if is_gone:
         hint += "; the source has moved: give its new path"

@@ -474,9 +474,11 @@ class NumberArray:
         end = min(begin + self.rows_per_file, self.metadata.shape[0])
 
         def damage(text: str) -> CorruptLayoutError:
-            frames = f"(frames {begin} to {end - 1})"
+            # Rows of the topology are bytes, those of tables are chunks.
+            has_frames = not name.startswith(("mdio/topology", "mdio/crc32c"))
+            frames = f" (frames {begin} to {end - 1})" if has_frames else ""
             return CorruptLayoutError(
-                f"{self._root.path / name}: {text}, convert the source again {frames}"
+                f"{self._root.path / name}: {text}, convert the source again{frames}"
             )
 
         expected = self.metadata.chunk_nbytes + CRC_NBYTES

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -398,3 +399,23 @@ def test_units_that_cannot_be_listed_are_not_the_end():
     found = check_units(units(), None, opens_ahead=False)
     with pytest.raises(CorruptLayoutError, match="damaged"):
         list(found)
+
+
+@pytest.mark.parametrize("name", ["a.zarr", "a.h5md"])
+def test_the_command_that_is_told_writes_a_given_topology_again(adk, tmp_path, capsys, name):
+    out = tmp_path / name
+    mdio.convert(adk["xtc"], out, top=adk["psf"], select="name CA", stop=3)
+    path, middle = out / "mdio" / "topology" / "c.0", 40
+    if name == "a.h5md":
+        with h5py.File(out) as file:
+            path, middle = out, file["mdio/topology"].id.get_offset() + 40
+    data = bytearray(path.read_bytes())
+    data[middle] ^= 1
+    path.write_bytes(data)
+    assert main(["verify", str(out)]) == 1
+    told = capsys.readouterr().out
+    assert "frames 0 to" not in told
+    commands = set(re.findall("`mdio (repair .*?)`", told))
+    assert len(commands) == 1
+    assert main(shlex.split(commands.pop())) == 0
+    assert main(["verify", str(out)]) == 0
