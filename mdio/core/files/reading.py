@@ -52,20 +52,20 @@ MAX_BUFFERS = 1000
 """Buffers that one call fills; the system allows 1024."""
 
 
-# The first long read of a file begins with short calls, which makes all later reads faster. Linux
+# The first read of a file begins with a short call, which makes it and all later reads faster. Linux
 # reads ahead of a program that reads a file in order, in windows that grow, and keeps the larger
-# ones in larger runs of memory (folios, of ext4 and XFS). But the bytes of the very first call are
-# read page by page, however many they are: a file whose first megabytes are read at once lies
-# scattered in the page cache, and copying from there takes twice as long from then on, for all
-# programs. So the first calls are short (``mm/readahead.c`` of Linux 6: the first window has
-# order 0, each following one a higher order). On network file systems (Lustre, NFS) every call
-# waits for a server, so reads are not split there.
+# ones in larger runs of memory (folios, of ext4 and XFS). But the first window is read page by
+# page, and is as large as the first call: a file whose first megabytes are read at once lies
+# scattered in the page cache, and copying from there takes up to three times as long from then on,
+# for all programs (``mm/readahead.c`` of Linux 6: the first window has order 0, each following one
+# a higher order). On network file systems (Lustre, NFS) every call waits for a server, so reads
+# are not split there.
 FOLIO_FILE_SYSTEMS = {"ext4", "xfs"}
 """File systems on disks of this machine whose files are kept in folios."""
 
-RAMP_NBYTES = (64 << 10, 64 << 10, 128 << 10, 256 << 10)
-"""Bytes of the first calls, in order."""
-MIN_RAMP_NBYTES = sum(RAMP_NBYTES)
+FIRST_NBYTES = 8 << 10
+"""Bytes of the first call."""
+MIN_SPLIT_NBYTES = 32 << 10
 """Reads of fewer bytes are not split."""
 
 
@@ -75,21 +75,15 @@ def devices_with_folios() -> frozenset[int]:
     return frozenset(device for device, _, type_name in mounts() if type_name in FOLIO_FILE_SYSTEMS)
 
 
-def read_with_ramp_up(fd: int, target: memoryview, offset: int) -> int:
-    """Read the first bytes of a long run of a file in short calls; return how many.
+def read_first_bytes(fd: int, target: memoryview, offset: int) -> int:
+    """Read the first bytes of a run of a file with a short call; return how many.
 
-    0 if the run is short or the file system keeps no folios; fewer than `MIN_RAMP_NBYTES` at the
-    end of the file. `fd`: a file of which no run as long has been read before.
+    0 if the file system keeps no folios, or at the end of the file. `fd`: a file of which no long
+    run has been read before.
     """
-    if len(target) < MIN_RAMP_NBYTES or os.fstat(fd).st_dev not in devices_with_folios():
+    if os.fstat(fd).st_dev not in devices_with_folios():
         return 0
-    n_done = 0
-    for nbytes in RAMP_NBYTES:
-        n_read = os.preadv(fd, [target[n_done : n_done + nbytes]], offset + n_done)
-        n_done += n_read
-        if n_read < nbytes:
-            break
-    return n_done
+    return os.preadv(fd, [target[:FIRST_NBYTES]], offset)
 
 
 class ByteSource(Protocol):
@@ -155,8 +149,8 @@ class OpenFile(Closable):
         self._descriptor = descriptor
         self.remote: RemoteObject | None = None
         """The object that is read; None for a file."""
-        self._has_ramped_up = False
-        """Whether a long run has been read."""
+        self._is_begun = False
+        """Whether a run of `MIN_SPLIT_NBYTES` or more has been read."""
         self._pickled_identity = (-1, -1)
         self.prefetcher: ByteSource | None = None
         """Has prefetched bytes of the file, or will."""
@@ -180,7 +174,7 @@ class OpenFile(Closable):
         identity = _identity(self.status()) if is_open else self._pickled_identity
         return self.__dict__ | {
             "_descriptor": -1,
-            "_has_ramped_up": False,
+            "_is_begun": False,
             "_pickled_identity": identity,
             "path": self.path.absolute(),
             "prefetcher": None,
@@ -259,7 +253,7 @@ class OpenFile(Closable):
         """
         if self.remote is not None or self.prefetcher is not None or reads.cache is not None:
             return False
-        if not self._has_ramped_up and rows.nbytes >= MIN_RAMP_NBYTES:  # see `read_with_ramp_up`
+        if not self._is_begun and rows.nbytes >= MIN_SPLIT_NBYTES:  # see `read_first_bytes`
             return False
         if pending_calls.n_watches:
             pending_calls.begin("reading", self.path)
@@ -309,9 +303,9 @@ class OpenFile(Closable):
             return n_read
         if self.remote is not None:
             return self.remote.read_into(buffers, offset)
-        if not self._has_ramped_up and buffers[0].nbytes >= MIN_RAMP_NBYTES:
-            self._has_ramped_up = True
-            n_read = read_with_ramp_up(self._descriptor, _byte_view(buffers[0]), offset)
+        if not self._is_begun and buffers[0].nbytes >= MIN_SPLIT_NBYTES:
+            self._is_begun = True
+            n_read = read_first_bytes(self._descriptor, _byte_view(buffers[0]), offset)
             if n_read:
                 return n_read
         # To the type checker, arrays are buffers from Python 3.12 on.

@@ -1,4 +1,4 @@
-"""How the first long read of a file begins: short calls first, the same bytes, the same errors."""
+"""How the first read of a file begins: a short call first, the same bytes, the same errors."""
 
 import os
 import shutil
@@ -12,10 +12,11 @@ import mdio
 from mdio.core.errors import CorruptLayoutError
 from mdio.core.files import reading, store
 from mdio.core.files.reading import (
-    MIN_RAMP_NBYTES,
-    RAMP_NBYTES,
+    FIRST_NBYTES,
+    MIN_SPLIT_NBYTES,
+    OpenFile,
     devices_with_folios,
-    read_with_ramp_up,
+    read_first_bytes,
 )
 from mdio.layouts.chunked.array import DISK_RUN_NBYTES
 
@@ -55,46 +56,47 @@ def sizes(monkeypatch):
     return found
 
 
-def test_calls_grow_and_the_rest_is_left(tmp_path, sizes):
+def test_the_first_call_is_short_and_the_rest_is_left(tmp_path, sizes):
     data = np.random.default_rng(1).integers(0, 256, 3 << 20, np.uint8)
     data.tofile(tmp_path / "a")
     out = np.zeros(2 << 20, np.uint8)
     with (tmp_path / "a").open("rb") as file:
-        assert read_with_ramp_up(file.fileno(), out.data, 12_345) == MIN_RAMP_NBYTES < len(out)
-    assert_array_equal(out[:MIN_RAMP_NBYTES], data[12_345 : 12_345 + MIN_RAMP_NBYTES])
-    assert not out[MIN_RAMP_NBYTES:].any()
-    assert sizes == list(RAMP_NBYTES) == sorted(sizes)
+        assert read_first_bytes(file.fileno(), out.data, 12_345) == FIRST_NBYTES
+    assert_array_equal(out[:FIRST_NBYTES], data[12_345 : 12_345 + FIRST_NBYTES])
+    assert not out[FIRST_NBYTES:].any()
+    assert sizes == [FIRST_NBYTES]
 
 
 def test_short_reads_are_left_alone(tmp_path, sizes):
-    (tmp_path / "a").write_bytes(bytes(2 * MIN_RAMP_NBYTES))
-    with (tmp_path / "a").open("rb") as file:
-        assert read_with_ramp_up(file.fileno(), memoryview(bytearray(MIN_RAMP_NBYTES - 1)), 0) == 0
-    assert sizes == []
+    (tmp_path / "a").write_bytes(bytes(2 * MIN_SPLIT_NBYTES))
+    with OpenFile(tmp_path / "a") as file:
+        file.array(0, MIN_SPLIT_NBYTES - 1)
+        file.array(0, MIN_SPLIT_NBYTES)
+    assert sizes == [MIN_SPLIT_NBYTES - 1, FIRST_NBYTES, MIN_SPLIT_NBYTES - FIRST_NBYTES]
 
 
-@pytest.mark.parametrize("n_there", [0, 1, RAMP_NBYTES[0], RAMP_NBYTES[0] + 5])
+@pytest.mark.parametrize("n_there", [0, 1, FIRST_NBYTES])
 def test_a_file_that_ends_before_gives_what_it_has(tmp_path, n_there):
-    data = np.arange(n_there, dtype=np.uint8)
+    data = np.arange(n_there).astype(np.uint8)
     data.tofile(tmp_path / "a")
-    out = np.zeros(MIN_RAMP_NBYTES, np.uint8)
+    out = np.zeros(MIN_SPLIT_NBYTES, np.uint8)
     with (tmp_path / "a").open("rb") as file:
-        assert read_with_ramp_up(file.fileno(), out.data, 0) == n_there
+        assert read_first_bytes(file.fileno(), out.data, 0) == n_there
     assert_array_equal(out[:n_there], data)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_only_the_first_long_read_of_a_file_is_so(adk, paths, sizes, kind):
+def test_only_the_first_read_of_a_file_is_so(adk, paths, sizes, kind):
     theirs = mda.Universe(str(adk["psf"]), str(adk["dcd"])).trajectory.timeseries(order="fac")
     with mdio.open(paths[kind]) as layout:
-        layout.read(30, 31)  # a short one
+        _ = layout.info
         sizes.clear()
         found = layout.read(0, 40).positions
         assert_array_equal(found, theirs[:40])
         crcs = 4 * 2 if kind == "zarr" else 0
-        assert sizes[:4] == list(RAMP_NBYTES)
-        assert len(sizes) == 4 + 3  # the rest of one chunk, the other in two parts
-        assert sum(sizes) == 2 * CHUNK_NBYTES + crcs
+        begin = sizes.index(FIRST_NBYTES)  # behind what opens the file
+        assert sum(sizes[begin:]) == 2 * CHUNK_NBYTES + crcs
+        assert len(sizes) == begin + 1 + 4 and max(sizes) == DISK_RUN_NBYTES
         sizes.clear()
         assert_array_equal(layout.read(0, 40).positions, theirs[:40])
         assert len(sizes) == 4 and max(sizes) == DISK_RUN_NBYTES
@@ -102,7 +104,7 @@ def test_only_the_first_long_read_of_a_file_is_so(adk, paths, sizes, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("left", [RAMP_NBYTES[0] // 2, RAMP_NBYTES[0], MIN_RAMP_NBYTES])
+@pytest.mark.parametrize("left", [FIRST_NBYTES // 2, FIRST_NBYTES, MIN_SPLIT_NBYTES])
 def test_a_file_cut_while_it_is_open_is_an_error(paths, tmp_path, kind, left):
     path = tmp_path / f"cut.{kind}"
     (shutil.copytree if kind == "zarr" else shutil.copy)(paths[kind], path)
@@ -147,8 +149,8 @@ def test_an_xtc_too(adk, sizes):
         _ = layout.info
         sizes.clear()
         found = layout.read(0, 98).positions
-        assert sizes[:4] == list(RAMP_NBYTES)
-        assert len(sizes) == 5
+        assert sizes[0] == FIRST_NBYTES
+        assert len(sizes) == 2
         sizes.clear()
         assert_array_equal(layout.read(0, 98).positions, found)
         assert len(sizes) == 1

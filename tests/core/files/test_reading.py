@@ -82,9 +82,9 @@ def test_what_cannot_be_opened_or_read(path, tmp_path, monkeypatch):
         file.status()
 
 
-def test_the_first_long_read_rises(path, monkeypatch):
+def test_the_first_long_read_is_split(path, monkeypatch):
     calls = []
-    monkeypatch.setattr(reading, "read_with_ramp_up", lambda *words: calls.append(words[2]) or 0)
+    monkeypatch.setattr(reading, "read_first_bytes", lambda *words: calls.append(words[2]) or 0)
     with OpenFile(path) as file:
         file.array(0, 100)
         file.array(100, 2_000_000)
