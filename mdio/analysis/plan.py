@@ -260,7 +260,7 @@ class Request:
             if self.kernel.needs_whole or prepared.is_direct:
                 finder = system.cut_molecules(prepared.atoms)
                 prepared = replace(prepared, doubt_finder=finder)
-                if finder is not None and system.reference is not None and source.info.has_box:
+                if finder is not None and system.reference is not None:
                     notes += finder.notes_on_reference(*system.reference)
             notes += tuple(system.notes)
             if self.reducer is not None:

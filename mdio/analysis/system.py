@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cached_property
 from os import PathLike
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.errors import PlanError, SourceError
+from mdio.core.errors import MdioError, PlanError, SourceError
 from mdio.core.files.store import to_path
 from mdio.core.frames import AtomIndices, FrameBlock
 from mdio.core.topology import Residues, Texts, Topology
@@ -375,15 +376,13 @@ class System:
         return False
 
     def cut_molecules(self, atoms: AtomIndices | None) -> CutMoleculeFinder | None:
-        """Return a finder of frames in which the box cuts molecules; None if there can be none.
-
-        Also where the first frame has no box: others may have one.
-        """
+        """Return a finder of frames in which the box cuts molecules; None if there can be none."""
+        if not (self.source.info.has_box or self._last_frame_has_box()):
+            return None
         from mdio.layouts.cut_molecules import CutMoleculeFinder
 
         residues, is_rotated = self.residues(atoms), self.is_superposed
-        is_unknown = residues is None and is_rotated and not self.is_whole
-        if is_unknown and self.source.info.has_box:
+        if residues is None and is_rotated and not self.is_whole:
             self.notes.append(
                 "frames are rotated by a fit: without a topology, molecules that the box cuts are "
                 "not found; give one with -s/--top FILE (in Python: top=)"
@@ -397,6 +396,13 @@ class System:
             is_whole=self.is_whole,
             in_group=self._group is not None,
         )
+
+    def _last_frame_has_box(self) -> bool:
+        """Return whether it has one, as where a starting structure alone, the first, has none."""
+        n_frames = self.source.info.n_frames
+        with suppress(MdioError):  # a frame that is read is an error then
+            return bool(n_frames and self.source.read(n_frames - 1, n_frames, atoms=()).box.any())
+        return False
 
     def stored_and_read(self, option: str) -> tuple[Any, Any]:
         """Return the values of ``fit`` or ``pbc`` as frames were stored, and as they are read."""
