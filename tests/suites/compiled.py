@@ -28,10 +28,8 @@ FLAGS = [
     "-DMDIO_SWITCHES",
     *(f"-I{folder}" for folder in INCLUDED),
 ]
-STANDARD = "".join(
-    f"#include <{name}>\n"
-    for name in "algorithm array cmath cstdint cstring limits memory stdexcept string vector".split()
-)
+HEADERS = "algorithm array cmath cstdint cstring limits memory stdexcept string vector"
+STANDARD = "#include <" + HEADERS.replace(" ", ">\n#include <") + ">\n"
 """Parsed once for all: that is half of what most files need."""
 
 

@@ -37,7 +37,7 @@ import mdio
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from suites.outputs import as_options
-from suites.under_mpi import CHECKS, MPI, patience, run_under_mpi
+from suites.under_mpi import CHECKS, MPI, run_under_mpi
 
 SUBREAPER = 36
 """PR_SET_CHILD_SUBREAPER of prctl(2): orphaned workers come to us, so that we see them end."""

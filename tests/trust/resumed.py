@@ -30,8 +30,9 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 import h5py
 import numpy as np
-from kills import DCD, PSF, SUBREAPER, as_options, ctypes, patience, run
+from kills import DCD, PSF, SUBREAPER, as_options, ctypes, run
 from stopping import stop
+from suites.under_mpi import patience
 
 import mdio
 from mdio.core.errors import OutputError

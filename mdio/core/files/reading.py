@@ -52,14 +52,14 @@ MAX_BUFFERS = 1000
 """Buffers that one call fills; the system allows 1024."""
 
 
-# The first read of a file begins with a short call, which makes it and all later reads faster. Linux
-# reads ahead of a program that reads a file in order, in windows that grow, and keeps the larger
-# ones in larger runs of memory (folios, of ext4 and XFS). But the first window is read page by
-# page, and is as large as the first call: a file whose first megabytes are read at once lies
-# scattered in the page cache, and copying from there takes up to three times as long from then on,
-# for all programs (``mm/readahead.c`` of Linux 6: the first window has order 0, each following one
-# a higher order). On network file systems (Lustre, NFS) every call waits for a server, so reads
-# are not split there.
+# The first read of a file begins with a short call, which makes it and all later reads faster.
+# Linux reads ahead of a program that reads a file in order, in windows that grow, and keeps the
+# larger ones in larger runs of memory (folios, of ext4 and XFS). But the first window is kept page
+# by page, and is at least as large as the first call: a file whose first megabytes are read at once
+# lies scattered in the page cache, and copying from there takes up to three times as long from then
+# on, for all programs (``mm/readahead.c`` of Linux 6: the first window has order 0, each following
+# one a higher order). On network file systems (Lustre, NFS) every call waits for a server, so
+# reads are not split there.
 FOLIO_FILE_SYSTEMS = {"ext4", "xfs"}
 """File systems on disks of this machine whose files are kept in folios."""
 
