@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from functools import cached_property
 from os import PathLike
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.errors import MdioError, PlanError, SourceError
+from mdio.core.errors import PlanError, SourceError
 from mdio.core.files.store import to_path
 from mdio.core.frames import AtomIndices, FrameBlock
 from mdio.core.topology import Residues, Texts, Topology
@@ -377,7 +376,7 @@ class System:
 
     def cut_molecules(self, atoms: AtomIndices | None) -> CutMoleculeFinder | None:
         """Return a finder of frames in which the box cuts molecules; None if there can be none."""
-        if not (self.source.info.has_box or self._last_frame_has_box()):
+        if not self.source.info.has_box:
             return None
         from mdio.layouts.cut_molecules import CutMoleculeFinder
 
@@ -396,13 +395,6 @@ class System:
             is_whole=self.is_whole,
             in_group=self._group is not None,
         )
-
-    def _last_frame_has_box(self) -> bool:
-        """Return whether it has one, as where a starting structure alone, the first, has none."""
-        n_frames = self.source.info.n_frames
-        with suppress(MdioError):  # a frame that is read is an error then
-            return bool(n_frames and self.source.read(n_frames - 1, n_frames, atoms=()).box.any())
-        return False
 
     def stored_and_read(self, option: str) -> tuple[Any, Any]:
         """Return the values of ``fit`` or ``pbc`` as frames were stored, and as they are read."""

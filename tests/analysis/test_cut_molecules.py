@@ -356,15 +356,3 @@ def test_atoms_without_names_of_residues_are_no_molecule(tmp_path):
         path.write_text("\n".join([*head, "ITEM: ATOMS id type mol x y z", *rows, ""]))
         notes = mdio.analyze(path, kernel=RadiusOfGyration(weights=None)).notes
         assert named(notes) == number  # only what is near enough to be bonded
-
-
-def test_frames_after_one_without_a_box_are_looked_at(tmp_path, adk):
-    universe, path = mda.Universe(PSF, DCD), tmp_path / "a.trr"
-    with mda.Writer(str(path), universe.atoms.n_atoms) as writer:
-        for ts in universe.trajectory[:3]:
-            ts.dimensions = BOXES["orthorhombic"] if ts.frame else None
-            if ts.frame:
-                wrap(universe.atoms)(ts)
-            writer.write(universe.atoms)
-    result = mdio.analyze(path, kernel="rgyr", top=adk["psf"])
-    assert any("cuts molecules in 2 of 3 frames (1, 2)" in note for note in result.notes)
