@@ -160,6 +160,10 @@ class System:
             )
         return order[indices].astype(np.int64)
 
+    def to_topology_indices(self, atoms: AtomIndices) -> AtomIndices:
+        """Convert indices of selected atoms in the layout to those in the topology."""
+        return atoms if self._group_atoms is None else self._group_atoms[atoms]
+
     def masses(self, atoms: AtomIndices | None) -> NDArray[np.float64]:
         """Return the masses (u) of atoms of the layout.
 

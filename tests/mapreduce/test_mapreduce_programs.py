@@ -185,3 +185,20 @@ def test_boxes_that_a_fit_did_not_turn_are_told_of(tmp_path):
         assert sum("before the fit" in note for note in fitted.notes) == 1
         before = mdio.map_reduce(XTC, top=GRO, map=program, frames=slice(1))
         assert not any("before the fit" in note for note in before.notes)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        WaterResidence(water="name OW", around="resid 1:20 and protein", radius=6.0),
+        IonPermeation(ions="resid 300:302 and name OW", around="protein and resid 1:20"),
+    ],
+    ids=["residence", "permeation"],
+)
+def test_keys_of_a_group_are_those_of_the_full_topology(tmp_path, program):
+    groups = {"some": "(resid 1:20 and protein) or name OW"}
+    mdio.convert(XTC, tmp_path / "a.zarr", top=GRO, groups=groups, selection=mdio.Selection(stop=3))
+    full = mdio.map_reduce(tmp_path / "a.zarr", map=program, top=GRO)
+    group = mdio.map_reduce(tmp_path / "a.zarr", map=program, top=GRO, group="some")
+    assert len(full.keys) and full.keys.tolist() == group.keys.tolist()
+    assert full.keys.min() > len(mda.Universe(GRO).select_atoms("protein"))

@@ -57,7 +57,7 @@ class IonPermeation(Kernel):
         atoms = np.union1d(ions, around)
         function = partial(
             heights,
-            keys=ions,
+            keys=system.to_topology_indices(ions),
             ions=np.searchsorted(atoms, ions),
             around=np.searchsorted(atoms, around),
         )

@@ -56,7 +56,7 @@ class WaterResidence(Kernel):
         atoms = np.union1d(around, water)
         function = partial(
             near,
-            keys=water,
+            keys=system.to_topology_indices(water),
             around=np.searchsorted(atoms, around),
             water=np.searchsorted(atoms, water),
             radius=self.radius,
