@@ -13,7 +13,14 @@ from mdio.cli.workers import SLURM_RANK_NAME
 from mdio.core.words import RANK_VARIABLES
 
 PAGE = ROOT / "docs" / "environment.md"
-SET_FOR_OTHERS = {"LC_ALL", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MPLBACKEND", "PYTHONPATH"}
+SET_FOR_OTHERS = {
+    "LC_ALL",
+    "LD_PRELOAD",
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MPLBACKEND",
+    "PYTHONPATH",
+}
 """What mdio and its tests set for programs that they start."""
 
 

@@ -52,7 +52,7 @@ MAX_BUFFERS = 1000
 """Buffers that one call fills; the system allows 1024."""
 
 
-# The first read of a file begins with a short call, which makes it and all later reads faster.
+# The first long read of a file begins with a short call, which makes all reads faster from then on.
 # Linux reads ahead of a program that reads a file in order, in windows that grow, and keeps the
 # larger ones in larger runs of memory (folios, of ext4 and XFS). But the first window is kept page
 # by page, and is at least as large as the first call: a file whose first megabytes are read at once
@@ -65,8 +65,8 @@ FOLIO_FILE_SYSTEMS = {"ext4", "xfs"}
 
 FIRST_NBYTES = 8 << 10
 """Bytes of the first call."""
-MIN_SPLIT_NBYTES = 32 << 10
-"""Reads of fewer bytes are not split."""
+MIN_SPLIT_NBYTES = 512 << 10
+"""Reads of fewer bytes, such as of single frames of small systems, are not split."""
 
 
 @cache
