@@ -183,7 +183,7 @@ def _bonds_of_pdb(atoms: Any) -> bytes:
     if not hasattr(atoms.universe, "bonds"):
         return b""
     bonds = atoms.intra_bonds
-    known = ~np.asarray(bonds._guessed, bool)  # no public name tells it of all
+    known = ~np.asarray(bonds._guessed, bool)  # no public name has it for all at once
     numbers = dict(zip(atoms.ix.tolist(), range(1, len(atoms) + 1), strict=True))
     beside: dict[int, list[int]] = defaultdict(list)
     for pair in np.unique(bonds.to_indices()[known], axis=0).tolist():

@@ -456,11 +456,19 @@ class NumberArray:
     """An array of numbers without shards, of which the files read last are kept in memory."""
 
     def __init__(
-        self, root: Folder, name: str, metadata: ArrayMetadata, crcs: Sequence[int] | None = None
+        self,
+        root: Folder,
+        name: str,
+        metadata: ArrayMetadata,
+        crcs: Sequence[int] | None = None,
+        *,
+        is_of_frames: bool = True,
     ) -> None:
         self._root = root
         self._name = name
         self._crcs = crcs
+        self._is_of_frames = is_of_frames
+        """Whether it has a row for each frame."""
         self.metadata = metadata
         self.rows_per_file = metadata.file_shape[0]
         self._max_cached_files = max(1, MAX_CACHED_NBYTES // metadata.chunk_nbytes)
@@ -474,9 +482,7 @@ class NumberArray:
         end = min(begin + self.rows_per_file, self.metadata.shape[0])
 
         def damage(text: str) -> CorruptLayoutError:
-            # Rows of the topology are bytes, those of tables are chunks.
-            has_frames = not name.startswith(("mdio/topology", "mdio/crc32c"))
-            frames = f" (frames {begin} to {end - 1})" if has_frames else ""
+            frames = f" (frames {begin} to {end - 1})" if self._is_of_frames else ""
             return CorruptLayoutError(
                 f"{self._root.path / name}: {text}, convert the source again{frames}"
             )

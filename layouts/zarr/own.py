@@ -100,7 +100,8 @@ class OwnTree(OwnOutput[ShardedChunks]):
     def _topology(self) -> NumberArray | None:
         if TOPOLOGY not in self._file_crcs:
             return None
-        return self._number_array(TOPOLOGY, ArrayMetadata.from_json(self._node(TOPOLOGY)))
+        metadata = ArrayMetadata.from_json(self._node(TOPOLOGY))
+        return self._number_array(TOPOLOGY, metadata, is_of_frames=False)
 
     def _node(self, path: str, expected: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
         """Return a ``zarr.json``, on a network `expected` if the manifest has its checksum.
@@ -171,14 +172,16 @@ class OwnTree(OwnOutput[ShardedChunks]):
         else:
             expected = ArrayMetadata(shape, "uint32", shape, shape)
         metadata = self._metadata(path, shape, "uint32", expected.to_json({}))
-        return self._number_array(path, metadata)
+        return self._number_array(path, metadata, is_of_frames=False)
 
-    def _number_array(self, path: str, metadata: ArrayMetadata) -> NumberArray:
+    def _number_array(
+        self, path: str, metadata: ArrayMetadata, *, is_of_frames: bool = True
+    ) -> NumberArray:
         crcs = self._file_crcs.get(path)
         if crcs is not None and len(crcs) != metadata.n_files:
             problem = f"in {metadata.n_files} files, but by the manifest in {len(crcs)}"
             raise self._damage(path, problem)
-        return NumberArray(self._root, path, metadata, crcs)
+        return NumberArray(self._root, path, metadata, crcs, is_of_frames=is_of_frames)
 
     def info(self, layout: str) -> TrajectoryInfo:
         info = super().info(layout)

@@ -161,7 +161,9 @@ class System:
         return order[indices].astype(np.int64)
 
     def to_topology_indices(self, atoms: AtomIndices) -> AtomIndices:
-        """Convert indices of selected atoms in the layout to those in the topology."""
+        """Convert indices of atoms in the layout to those of the same atoms in the topology."""
+        if self._top is not None and self._group is not None:
+            _ = self.universe  # finds the group in it
         return atoms if self._group_atoms is None else self._group_atoms[atoms]
 
     def masses(self, atoms: AtomIndices | None) -> NDArray[np.float64]:

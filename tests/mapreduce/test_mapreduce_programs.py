@@ -202,3 +202,11 @@ def test_keys_of_a_group_are_those_of_the_full_topology(tmp_path, program):
     group = mdio.map_reduce(tmp_path / "a.zarr", map=program, top=GRO, group="some")
     assert len(full.keys) and full.keys.tolist() == group.keys.tolist()
     assert full.keys.min() > len(mda.Universe(GRO).select_atoms("protein"))
+
+
+def test_keys_of_a_complete_group_are_those_of_the_full_topology(tmp_path):
+    mdio.convert(XTC, tmp_path / "a.zarr", top=GRO, groups={"ca": "name CA"}, stop=2)
+    program = IonPermeation(ions="all")
+    found = mdio.map_reduce(tmp_path / "a.zarr", map=program, top=GRO, group="ca")
+    expected = mda.Universe(GRO).select_atoms("name CA").ix
+    assert found.keys.tolist() == expected.tolist()

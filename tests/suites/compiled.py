@@ -23,6 +23,7 @@ INCLUDED = sorted(path for path in NATIVE.iterdir() if path.is_dir())
 FLAGS = [
     "-std=c++17",
     "-O0",  # half the time of -O1 to compile, and few inputs to run
+    "-g1",  # lines in what sanitisers report
     "-fsanitize=address,undefined",
     "-fno-sanitize-recover=all",
     "-DMDIO_SWITCHES",
@@ -30,7 +31,7 @@ FLAGS = [
 ]
 HEADERS = "algorithm array cmath cstdint cstring limits memory stdexcept string vector"
 STANDARD = "#include <" + HEADERS.replace(" ", ">\n#include <") + ">\n"
-"""Parsed once for all: that is half of what most files need."""
+"""Parsed once for all files of the product: that is half of what most need."""
 
 
 @contextmanager
@@ -65,8 +66,8 @@ def _compile(*words: object) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def _kept(made: Path, state: str, make: Callable[[Path], None]) -> Path:
-    """Make a file with this state, unless it is there; `make` gets its name."""
+def keep(made: Path, state: str, make: Callable[[Path], object]) -> Path:
+    """Make a file or folder with this state, unless it is there; `make` gets its name."""
     noted = made.with_name(f"{made.name}.state")
     if not (made.exists() and noted.exists() and noted.read_text() == state):
         noted.unlink(missing_ok=True)
@@ -79,8 +80,10 @@ def _object(standard: Path, source: Path) -> Path:
     headers = [header for folder in (*INCLUDED, source.parent) for header in folder.glob("*.h")]
     made = standard.with_name(f"{source.parent.name}-{source.stem}.o")
     state = state_of([source, *sorted(headers)], FLAGS, STANDARD)
-    compiled = ("-include", standard, "-c", source, "-o")
-    return _kept(made, state, lambda path: _compile(*FLAGS, *compiled, path))
+    # Sources of tests are compiled here alone: a header that they lack has to be missed.
+    included = ("-include", standard) if NATIVE in source.parents else ()
+    compiled = (*included, "-c", source, "-o")
+    return keep(made, state, lambda path: _compile(*FLAGS, *compiled, path))
 
 
 def build(program: Path, sources: Iterable[Path]) -> None:
@@ -91,6 +94,6 @@ def build(program: Path, sources: Iterable[Path]) -> None:
         standard.write_text(STANDARD)
         parsed = standard.with_name("standard.h.gch")
         header = ("-x", "c++-header", standard, "-o")
-        _kept(parsed, state_of([], FLAGS, STANDARD), lambda path: _compile(*FLAGS, *header, path))
+        keep(parsed, state_of([], FLAGS, STANDARD), lambda path: _compile(*FLAGS, *header, path))
         objects = [*map(partial(_object, standard), sources)]
         _compile(*FLAGS, *objects, "-pthread", "-o", program)

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from suites.compiled import KEPT, locked, state_of
+from suites.compiled import KEPT, keep, locked, state_of
 
 ROOT = Path(__file__).resolve().parents[2]
 CHECKS = ROOT / "tests" / "mpi"
@@ -39,13 +39,13 @@ def patience():
     source, compiler = Path(__file__).with_name("patient.c"), shutil.which("cc")
     if compiler is None or not sys.platform.startswith("linux"):
         return {}
+    words = [compiler, "-shared", "-fPIC", "-O1", source, "-ldl", "-o"]
     with locked(KEPT):
-        library = KEPT / f"patient-{state_of([source])}.so"
-        if not library.exists():
-            begun = library.with_suffix(".begun")
-            words = [compiler, "-shared", "-fPIC", "-O1", "-o", begun, source, "-ldl"]
-            subprocess.run(words, check=True)
-            begun.rename(library)
+        library = keep(
+            KEPT / "patient.so",
+            state_of([source], words),
+            lambda path: subprocess.run([*words, path], check=True),
+        )
     return {"LD_PRELOAD": str(library)}
 
 

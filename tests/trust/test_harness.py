@@ -24,7 +24,7 @@ ROUNDS = {
     "races.py": 15,
     "power_cuts.py": 11,
     "faults.py": 22,
-    "read_faults.py": 66,
+    "read_faults.py": 132,
     "flips.py": 26,
 }
 KILLS = os.environ.get("MDIO_KILL_ROUNDS", "22")

@@ -74,7 +74,7 @@ mdio_status mdio_rigid_decode(mdio_memory *memory, const mdio_rigid *from, mdio_
 
 /* For `bitpack`. Integers of all frames, (frames, atoms, 3): the first as it is, others less the frame before. */
 mdio_status mdio_quantise(const mdio_frames *positions, mdio_coding coding, int32_t *deltas);
-/* Whether differences along the atoms are likely to be smaller; `kept`, a byte for each atom, then tells them, and
+/* Whether differences along the atoms are likely to be smaller; `kept`, a byte for each atom, then has them, and
  * the second function puts them in the place of `deltas`. Else each atom of the first frame is to be less the one
  * before it. */
 mdio_status mdio_choose_neighbours(mdio_memory *memory, const int32_t *deltas, int64_t n_frames, int64_t n_atoms,

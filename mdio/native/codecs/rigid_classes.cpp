@@ -1,4 +1,4 @@
-// The classes of a chunk, from how each of its atoms is best told: few enough to pay for their
+// The classes of a chunk, from how each of its atoms is best coded: few enough to pay for their
 // tables, and all atoms of a length or a triangle alike.
 #include <algorithm>
 #include <cmath>

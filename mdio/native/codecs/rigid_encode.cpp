@@ -105,14 +105,14 @@ class Encoder {
     VectorNumbers to_numbers(const Class& c, int64_t begin, int64_t n, uint8_t* const contexts[STREAMS]) {
         const int64_t at = c.begin + begin;
         ClassVectors s{c.kind, n, float(c.second_square), {}, {}, {}, chunk_.second_slots.data() + at,
-                 chunk_.are_adjacent.data() + at / GROUP, chunk_.squared_lengths.data() + at};
+                       chunk_.are_adjacent.data() + at / GROUP, chunk_.squared_lengths.data() + at};
         for (int axis = 0; axis < 3; ++axis) {
             s.all[axis] = now_.axes[axis].data();
             s.now[axis] = s.all[axis] + at;
             s.before[axis] = before_.axes[axis].data() + at;
         }
         const VectorNumbers numbers{{numbers_.numbers[0], numbers_.numbers[1], numbers_.numbers[2]}, numbers_.bad,
-                        {contexts[0], contexts[1], contexts[2]}};
+                                    {contexts[0], contexts[1], contexts[2]}};
         steps_.to_numbers(s, numbers);
         return numbers;
     }

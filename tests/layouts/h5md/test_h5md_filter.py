@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from MDAnalysisTests.datafiles import GRO, XTC
 from numpy.testing import assert_array_equal
-from suites.compiled import KEPT, NATIVE, locked, state_of
+from suites.compiled import KEPT, NATIVE, keep, locked, state_of
 from suites.h5md_cases import make_block, write_h5md
 from suites.per_rank import convert
 
@@ -71,19 +71,19 @@ print(refused)
 @pytest.fixture(scope="module")
 def plugin():
     """The folder of the package, built by its own setup.py, and again where that has changed."""
-    folder = KEPT / "hdf5-filter"
-    words = ["setup.py", "-q", "build", "-b", folder / "build", "--build-lib", folder / "lib"]
+    folder = KEPT / f"hdf5-filter-{sys.implementation.cache_tag}"
+    words = ["setup.py", "-q", "build", "-b", folder / "build", "--build-lib"]
     native = sorted((NATIVE / "codecs").iterdir())
     own = sorted(path for path in SOURCES.rglob("*") if path.suffix in (".py", ".cpp", ".toml"))
     state = state_of([*own, *native], sys.version)
+
+    def make(path):
+        for part in (folder / "build", path):
+            shutil.rmtree(part, ignore_errors=True)
+        subprocess.run([sys.executable, *words, path], cwd=SOURCES, check=True)
+
     with locked(folder):
-        noted = folder / "state"
-        if not (noted.exists() and noted.read_text() == state):
-            for part in ("build", "lib"):
-                shutil.rmtree(folder / part, ignore_errors=True)
-            subprocess.run([sys.executable, *words], cwd=SOURCES, check=True)
-            noted.write_text(state)
-    return folder / "lib"
+        return keep(folder / "lib", state, make)
 
 
 def run(plugin, script, *args):

@@ -120,7 +120,7 @@ def damage(data, rng, how):
         data[at] ^= 1 << int(rng.integers(0, 8))
 
 
-N_CASES = 12
+N_CASES = 20
 
 
 @pytest.mark.parametrize("how", ["flip", "structures", "page"])

@@ -477,7 +477,7 @@ class TestUnfinished:
         assert mdio.open(kept).info.n_frames == 98
 
 
-N_FAULTS = int(os.environ.get("MDIO_TEST_N_FAULTS", "50"))
+N_FAULTS = int(os.environ.get("MDIO_TEST_N_FAULTS", "100"))
 
 
 def test_faults_end_in_a_whole_output_or_a_clear_error(bucket, adk, positions, between, names):
