@@ -140,12 +140,12 @@ def test_pieces_fit_in_memory_whatever_atoms_a_chunk_has(case):
 
 @given(plans())
 def test_enough_pieces_for_the_workers(case):
-    """A trajectory that is large beside its chunks is cut in sixteen pieces or more."""
+    """A trajectory that is large beside its chunks is cut in eight pieces or more."""
     _, _, _, plan = case
     chunks = math.ceil(plan.n_frames / plan.arrays[0].chunk_frames)
     total = 12 * plan.n_frames * plan.n_atoms
-    if total >= 64 * MIB and chunks >= 16:
-        assert len(range(0, plan.n_frames, plan.piece_frames)) >= 16
+    if total >= 64 * MIB and chunks >= 8:
+        assert len(range(0, plan.n_frames, plan.piece_frames)) >= 8
 
 
 @given(plans(**ASKED))
@@ -202,7 +202,7 @@ def test_a_protein_with_the_default_stripes():
     assert full.chunk_nbytes == 1_042_392
     assert plan.stripes.alignment_nbytes == MIB
     assert plan.stripes.padding < 0.02
-    assert (ca.chunk_frames, plan.piece_frames) == (208, 208)
+    assert (ca.chunk_frames, plan.piece_frames) == (208, 416)
 
 
 def test_a_membrane_with_4_mib_stripes():
@@ -314,7 +314,7 @@ def test_all_targets_may_be_asked_for():
 def test_json_of_a_plan():
     plan = plan_arrays(info(4187, 3341), WriteOptions(groups={"ca": 214}), quantised=False)
     values = json.loads(json.dumps(plan.to_json()))
-    assert values["n_pieces"] == 21
+    assert values["n_pieces"] == 11
     assert values["arrays"][1]["chunk_nbytes"] == plan.arrays[1].chunk_nbytes
     assert values.keys() >= asdict(plan).keys() - PARTS.keys() | asdict(plan.stripes).keys()
 

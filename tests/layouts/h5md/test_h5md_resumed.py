@@ -19,7 +19,7 @@ from mdio.core.files.journal import Journal
 from mdio.layouts import plan
 from mdio.layouts.h5md.writer import EarlierRunChunks
 
-plan.MIN_PIECE_NBYTES = 1
+plan.MIN_PIECE_NBYTES, plan.MIN_PIECES = 1, 16
 source, out, owner, name, after, number = sys.argv[1:]
 owner = {"Journal": Journal, "EarlierRunChunks": EarlierRunChunks}[owner]
 wrapped, count = getattr(owner, name), 0
