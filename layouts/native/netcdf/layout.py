@@ -382,6 +382,7 @@ class NCDFLayout(NativeLayout):
                     f"{name} holds {variable.dtype} of shape {variable.shape}",
                     f"floats of {shapes[name]}",
                 )
+        self._units = {name: self._unit(name) for name in self._names}
         self._factors = {name: self._factor(name) for name in sorted(self._names)}
         self._scales = {name: self._scale(name) for name in self._names}
         self._fill_values = {name: self._fill_value(name) for name in self._names}
@@ -399,14 +400,35 @@ class NCDFLayout(NativeLayout):
         info = self._describe(n_complete, n_atoms)
         return info.replace(flaws=info.flaws._replace(lost=loss))
 
+    def _named_unit(self, name: str) -> str | None:
+        unit = self._data.variables[name].attributes.get("units")
+        return None if unit is None else str(unit)  # it may be an array
+
+    def _unit(self, name: str) -> str:
+        """Return the unit of a variable, `REDUCED_UNITS` if there is none.
+
+        LAMMPS names those of times and of the cell alone, which its others are composed of.
+        """
+        units = {key: unit for key in self._names if (unit := self._named_unit(key))}
+        length = units.get("coordinates", units.get("cell_lengths", REDUCED_UNITS))
+        time = units.get("time", REDUCED_UNITS)
+        is_metal = time == "picosecond" and self._data.attributes.get("program") == "LAMMPS"
+        composed = {
+            "coordinates": length,
+            "cell_lengths": length,
+            "cell_angles": UNITS["cell_angles"],
+            "time": time,
+            "velocities": f"{length}/{time}",
+            "forces": f"{'eV' if is_metal else 'kilocalorie/mole'}/{length}",
+        }[name]
+        return units.get(name, REDUCED_UNITS if REDUCED_UNITS in composed.split("/") else composed)
+
     def _factor(self, name: str) -> float | None:
         """Return the factor from the unit of a variable to that of mdio; None where it is 1."""
-        unit = self._data.variables[name].attributes.get("units")
-        factor = None
-        if isinstance(unit, str):  # it may be an array
-            factor = 1.0 if unit == REDUCED_UNITS else spelled_factor(name, unit)
-            if unit == REDUCED_UNITS and name in ("coordinates", "cell_lengths"):
-                factor = float(length_factor(self.path, self.options))
+        unit = self._units[name]
+        factor = 1.0 if unit == REDUCED_UNITS else spelled_factor(name, unit)
+        if unit == REDUCED_UNITS and name in ("coordinates", "cell_lengths"):
+            factor = float(length_factor(self.path, self.options))
         if factor is None:
             raise self._convention_error(
                 f"{name} is in units of {unit!r}", f"{UNITS[name]!r}, or the like"
@@ -415,8 +437,7 @@ class NCDFLayout(NativeLayout):
 
     @property
     def _without_units(self) -> list[str]:
-        units = {name: self._data.variables[name].attributes.get("units") for name in self._names}
-        return [name for name, unit in units.items() if unit == REDUCED_UNITS]
+        return [name for name in self._names if self._units[name] == REDUCED_UNITS]
 
     def _fill_value(self, name: str) -> float:
         variable = self._data.variables[name]
@@ -535,7 +556,12 @@ class NCDFLayout(NativeLayout):
             fields=[name for name in ("velocities", "forces") if name in without_units],
         )
         times = ("it names no unit of times: assumed to be ps",) if "time" in without_units else ()
-        return (*notes, *times)
+        composed = [
+            f"the file names no unit of {name}: assumed to be {self._units[name]}"
+            for name in ("velocities", "forces")
+            if name in self._names - {*without_units} and self._named_unit(name) is None
+        ]
+        return (*notes, *times, *composed)
 
     def _byte_bounds(self, start: int, stop: int) -> tuple[int, int]:
         data = self._data

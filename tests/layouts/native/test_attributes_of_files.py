@@ -11,7 +11,7 @@ import pytest
 
 import mdio
 from mdio.cli.main import main
-from mdio.core.errors import MdioError, SourceError
+from mdio.core.errors import MdioError, OptionError, SourceError
 
 RNG = np.random.default_rng(3)
 X = RNG.random((3, 4, 3)).astype("f4")
@@ -27,7 +27,8 @@ def netcdf(path, time=None, length="angstrom", velocity=None, force=None, **more
 
         def variable(name, kind, dimensions, unit, values, **options):
             found = data.createVariable(name, kind, dimensions, **options)
-            found.units = unit
+            if unit:
+                found.units = unit
             found.set_auto_scale(False)
             for frame in range(3):
                 if more.get(name) != "all" and frame != more.get(name):
@@ -93,6 +94,36 @@ def test_reduced_units_are_assumed_with_a_note(tmp_path):
         assert "no unit of lengths" in text and "times" in text and "velocities" in text
     with mdio.open(path, length_unit="nm") as layout:
         np.testing.assert_allclose(layout.read(0, 3).positions, X * 10, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("time", "velocity", "force"), [("femtosecond", 1e3, 4.184), ("picosecond", 1, 96.485332)]
+)
+def test_lammps_names_the_units_of_times_and_cells_alone(tmp_path, time, velocity, force):
+    """Its styles real and metal; files of LAMMPS of 2014 and 2020 were read by hand."""
+    path = netcdf(tmp_path / "a.nc", time=(time, 2), length="", velocity="", force="")
+    with netCDF4.Dataset(path, "a") as data:
+        data.program, data["cell_lengths"].units = "LAMMPS", "Angstrom"
+    with mdio.open(path) as layout:
+        made_up = layout.info.made_up
+        block = layout.read(0, 3)
+    np.testing.assert_array_equal(block.positions, X)
+    np.testing.assert_allclose(block.velocities, X * velocity, rtol=1e-6)
+    np.testing.assert_allclose(block.forces, X * force, rtol=1e-6)
+    assert [f"velocities: assumed to be Angstrom/{time}" in text for text in made_up] == [1, 0]
+    assert "/Angstrom" in made_up[1]
+    with pytest.raises(OptionError, match="units of lengths of its own"):
+        mdio.open(path, length_unit="nm").info  # noqa: B018
+
+
+def test_units_that_are_not_there_are_assumed_with_notes(tmp_path):
+    path = netcdf(tmp_path / "a.nc", time=("", 1), length="", velocity="", force="", angle="")
+    with mdio.open(path, length_unit="nm") as layout:
+        text = " ".join(layout.info.made_up)
+        block = layout.read(0, 3)
+    np.testing.assert_allclose(block.positions, X * 10, rtol=1e-6)
+    np.testing.assert_allclose(block.box, [[100, 100, 100, 90, 90, 90]] * 3)
+    assert all(name in text for name in ("lengths", "times", "velocities", "forces"))
 
 
 @pytest.mark.parametrize("kind", ["NETCDF3_64BIT_OFFSET", "NETCDF4"])
