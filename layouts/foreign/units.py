@@ -33,12 +33,14 @@ _LENGTHS = {
     "meter": 1e10,
     "bohr": BOHR,
 }
+ASE_TIME = "unit of ASE"
 _TIMES = {
     "picosecond": 1.0,
     "femtosecond": 1e-3,
     "nanosecond": 1e3,
     "microsecond": 1e6,
     "second": 1e12,
+    ASE_TIME.lower(): 1.0180505710759416e-2,  # angstrom sqrt(u / eV), by CODATA 2018
 }
 _ENERGIES = {"kilocalorie/mole": KCAL_TO_KJ, "kilojoule/mole": 1.0, "ev": 96.48533212331}
 """In kJ/mol; an electronvolt by CODATA 2018."""

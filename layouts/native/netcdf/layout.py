@@ -35,7 +35,13 @@ from mdio.core.files.fingerprint import read_head
 from mdio.core.frames import AtomIndices, Flaws, FrameBlock, FrameData, LostBytes, TrajectoryInfo
 from mdio.core.kernels import swap_to_native
 from mdio.layouts.base import FormatFacts, StoredTimes, redundant_option_error
-from mdio.layouts.foreign.units import REDUCED_UNITS, length_factor, made_up, spelled_factor
+from mdio.layouts.foreign.units import (
+    ASE_TIME,
+    REDUCED_UNITS,
+    length_factor,
+    made_up,
+    spelled_factor,
+)
 from mdio.layouts.native.encoder import Bytes, Encoder
 from mdio.layouts.native.file import NO_ATOMS, NativeLayout, batches
 from mdio.layouts.native.netcdf.classic import ClassicFile, frame_table
@@ -407,18 +413,22 @@ class NCDFLayout(NativeLayout):
     def _unit(self, name: str) -> str:
         """Return the unit of a variable, `REDUCED_UNITS` if there is none.
 
-        LAMMPS names those of times and of the cell alone, which its others are composed of.
+        LAMMPS names those of times and of the cell alone, which its others are composed of. ASE's
+        velocities are in its own unit, and positions are named for them.
         """
+        program = self._data.attributes.get("program")
         units = {key: unit for key in self._names if (unit := self._named_unit(key))}
+        if program == "ASE":
+            units["coordinates"] = units.get("cell_lengths", UNITS["coordinates"])
         length = units.get("coordinates", units.get("cell_lengths", REDUCED_UNITS))
         time = units.get("time", REDUCED_UNITS)
-        is_metal = time == "picosecond" and self._data.attributes.get("program") == "LAMMPS"
+        is_metal = time == "picosecond" and program == "LAMMPS"
         composed = {
             "coordinates": length,
             "cell_lengths": length,
             "cell_angles": UNITS["cell_angles"],
             "time": time,
-            "velocities": f"{length}/{time}",
+            "velocities": f"{length}/{ASE_TIME if program == 'ASE' else time}",
             "forces": f"{'eV' if is_metal else 'kilocalorie/mole'}/{length}",
         }[name]
         return units.get(name, REDUCED_UNITS if REDUCED_UNITS in composed.split("/") else composed)

@@ -8,6 +8,9 @@ import MDAnalysis as mda
 import netCDF4
 import numpy as np
 import pytest
+from ase import units
+from ase.build import bulk
+from ase.io.netcdftrajectory import NetCDFTrajectory
 
 import mdio
 from mdio.cli.main import main
@@ -114,6 +117,20 @@ def test_lammps_names_the_units_of_times_and_cells_alone(tmp_path, time, velocit
     assert "/Angstrom" in made_up[1]
     with pytest.raises(OptionError, match="units of lengths of its own"):
         mdio.open(path, length_unit="nm").info  # noqa: B018
+
+
+def test_ase_names_positions_for_its_velocities(tmp_path):
+    """Positions are "Angstrom/Femtosecond" there, and velocities in a unit of ASE's own."""
+    atoms = bulk("NaCl", "rocksalt", 5.64, cubic=True)
+    velocities = RNG.random((8, 3))
+    atoms.set_velocities(velocities)
+    with NetCDFTrajectory(tmp_path / "a.nc", "w", atoms) as trajectory:
+        trajectory.write(atoms)
+    with mdio.open(tmp_path / "a.nc") as layout:
+        block = layout.read(0, 1)
+    np.testing.assert_allclose(block.positions[0], atoms.positions, atol=1e-6)
+    expected = velocities / (units.Ang / (1000 * units.fs))
+    np.testing.assert_allclose(block.velocities[0], expected, rtol=1e-6)
 
 
 def test_units_that_are_not_there_are_assumed_with_notes(tmp_path):
