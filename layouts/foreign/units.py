@@ -191,7 +191,8 @@ def factor_of(field: str, unit: str | None) -> float:
         raise KeyError(", ".join(factors))
     if unit in factors:
         return 1.0 / factors[unit]
-    factor = _composed_factor(field, unit)
+    variable = {"positions": "coordinates"}.get(field, field)
+    factor = _composed_factor(field, unit) or spelled_factor(variable, unit)
     if factor is None:
         raise KeyError(", ".join(factors))
     return factor

@@ -198,6 +198,8 @@ def test_times_that_are_counted_are_told_and_drop_no_frame(tmp_path, has_steps):
         ("kcal mol-1 nm-1", "force", 0.4184),
         ("um s-1", "velocity", 1e-8),
         ("\u00c5", "position", 1),
+        ("eV/Angstrom", "force", 96.48533),  # these two by ZnH5MD
+        ("Angstrom/fs", "velocity", 1e3),
     ],
 )
 def test_units_that_are_composed(sampled, unit, field, factor):
