@@ -242,7 +242,7 @@ class _Gaps:
                 warnings.warn(
                     f"{source}: no frames came between steps {last:,} and {step:,}, though one "
                     f"came every {self.interval:,} before",
-                    stacklevel=3,
+                    stacklevel=4,
                 )
 
 
@@ -297,7 +297,9 @@ class _Stream:
             yield self._receive_frame()
             self.n_received += 1
             if self.n_received == n_frames:
-                self.end = f"{plural(n_frames, 'frame')} were asked for"
+                self.end = (
+                    f"{plural(n_frames, 'frame')} {'was' if n_frames == 1 else 'were'} asked for"
+                )
                 return
 
     def _has_ended(self) -> bool:

@@ -89,10 +89,24 @@ class Zstd(Compressor):
     def decode(self, data: memoryview, out: Bytes) -> None:
         from numcodecs import zstd
 
+        if (nbytes := _zstd_content_nbytes(data)) != out.nbytes:  # less would leave a rest as it is
+            raise ValueError(f"{nbytes} bytes, expected {out.nbytes}")
         try:
             zstd.decompress(data, out)
         except RuntimeError as error:
             raise ValueError(str(error)) from error
+
+
+def _zstd_content_nbytes(data: memoryview) -> int:
+    """Return how many bytes a frame of Zstandard says to hold (RFC 8878, 3.1.1.1)."""
+    head = bytes(data[:18])
+    if len(head) < 6 or not head.startswith(b"\x28\xb5\x2f\xfd"):
+        raise ValueError("not a frame of Zstandard")
+    flags = head[4]
+    is_single = flags >> 5 & 1
+    width = (is_single, 2, 4, 8)[flags >> 6]
+    start = 5 + (1 - is_single) + (0, 1, 2, 4)[flags & 3]
+    return int.from_bytes(head[start : start + width], "little") + 256 * (width == 2)
 
 
 class BloscLZ4(Compressor):
@@ -135,9 +149,11 @@ class Gzip(Compressor):
     def decode(self, data: memoryview, out: Bytes) -> None:
         decompressor = zlib.decompressobj(wbits=31)
         try:
-            decompressed = decompressor.decompress(data, out.nbytes)
+            decompressed = decompressor.decompress(data, out.nbytes + 1)
         except zlib.error as error:
             raise ValueError(str(error)) from error
+        if not decompressor.eof and len(decompressed) == out.nbytes:
+            raise ValueError("its end is missing")
         if len(decompressed) != out.nbytes:
             raise ValueError(f"{len(decompressed)} bytes, expected {out.nbytes}")
         out[...] = np.frombuffer(decompressed, np.uint8)

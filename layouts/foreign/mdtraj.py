@@ -41,7 +41,7 @@ class MDTrajLayout(Layout):
     """An HDF5 file of mdtraj."""
 
     name = "mdtraj"
-    facts = FormatFacts(options=frozenset({"dt"}))
+    facts = FormatFacts(options=frozenset({"dt"}), counts_steps=True)
 
     @classmethod
     def sniff(cls, path: Path) -> bool:

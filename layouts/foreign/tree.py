@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from mdio.core.boxes import boxes_from_vectors
 from mdio.core.errors import FOREIGN_ERRORS, MdioError, PlanError, SourceError, one_line
 from mdio.core.frames import FIELDS, H5MD_NAMES, AtomIndices, Flaws, FrameBlock, TrajectoryInfo
+from mdio.core.words import list_text
 from mdio.layouts.base import TIMES_MADE_UP, TIMES_MADE_UP_NOT_STEPS
 from mdio.layouts.foreign.units import UNITS_OF_PROGRAMS, factor_of
 
@@ -293,8 +294,8 @@ class ForeignTrajectory(ABC):
         n_frames = min(counts)
         if max(counts) - n_frames > 1:
             raise ValueError(
-                f"{field} of {n_values} frames beside {parent.name} with steps and times of shape "
-                f"{sorted(counts)[-1]}: {n_frames} frames of {max(counts)}"
+                f"{field} of {n_values} frames beside {parent.name} with steps and times of "
+                f"{list_text([str(count) for count in counts[1:]])} frames"
             )
         if max(counts) != n_frames:
             self.notes.append(
