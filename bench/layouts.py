@@ -80,7 +80,7 @@ class Case:
         layout, _, container = self.layout.partition(":")
         words = ["convert", source, str(out), "--to", layout, *common]
         words += [f"--{self.way}"] if self.way in ("mpio", "collective") else []
-        if layout_class(layout).facts.in_segments:
+        if layout_class(layout).facts.can_choose_n_files:
             words += ["--segments", str(self.n_workers)]
         for option, value in (
             ("--container", container or None),

@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 from mdio.converters.opening import read_frame_keys, topology_for
 from mdio.converters.options import ConversionOptions, ConvertResult
 from mdio.converters.periodic import TransformedLayout
-from mdio.converters.selection import SelectedAtoms, check_whole, open_with_topology
+from mdio.converters.selection import SelectedAtoms, check_not_truncated, open_with_topology
 from mdio.converters.storage import StripeRequest
 from mdio.converters.strategies.choice import choose_strategy
 from mdio.converters.strategies.conversion import Conversion
-from mdio.converters.strategies.job import Appended, Job
+from mdio.converters.strategies.job import ExtendedOutput, Job
 from mdio.converters.verify import compare_blocks
 from mdio.core.errors import CorruptLayoutError, PlanError, SourceError
 from mdio.core.files.fingerprint import SourceStates, content_of, fingerprint, is_unchanged_source
@@ -208,7 +208,7 @@ class Timeline:
         self._keys = replace(
             old_keys,
             has_times=all(keys.has_times for keys in both_keys),
-            has_steps=all(keys.has_steps or keys.has_times for keys in both_keys),
+            has_steps=all(keys.has_steps for keys in both_keys),
             **columns,
         )
         self.members.append(source)
@@ -404,7 +404,7 @@ class _AppendPlanner:
             summary = f"nothing to add: {old.path} already has all of these frames"
             if self.n_left_out:
                 summary += f", or keeps its own ({plural(self.n_left_out, 'frame')})"
-        not_finite = self._not_finite(continuation.n_reused)
+        not_finite = self._not_finite(continuation.n_reused_frames)
         stripe = self.manifest["stripe"]
         stripe_sizes = (
             (stripe["stripe_nbytes"], stripe["stripe_count"]) if stripe.get("asked") else ()
@@ -425,7 +425,7 @@ class _AppendPlanner:
             nbytes_in=sum(self.source_frames[source][0].nbytes for source in added),
             transformed=self.manifest["source"].get("transformed"),
             topology=old.topology(),
-            appended=Appended(continuation, *origin, chain.joined_layouts, not_finite),
+            appended=ExtendedOutput(continuation, *origin, chain.joined_layouts, not_finite),
             former_state=self.former_state,
         )
         if nothing_to_add:
@@ -510,7 +510,7 @@ class _AppendPlanner:
                 f"of which {self.old.path} holds the integers; convert all files together again"
             )
         if not options.sources.salvage and not options.running.source_grows:
-            check_whole(info, options.selection.stop, None)
+            check_not_truncated(info, options.selection.stop, None)
         for name in ("velocities", "forces"):
             has_field = name in self.old.info.fields
             if has_field != (name in info.fields):
@@ -636,15 +636,17 @@ class _AppendPlanner:
                 f"at {number_text(first_ps)} ps; nothing was added: convert it into another output"
             )
 
-    def _not_finite(self, n_reused: int) -> NotFinite | None:
-        """Return the record of coordinates before frame `n_reused` that are not finite."""
+    def _not_finite(self, n_reused_frames: int) -> NotFinite | None:
+        """Return the record of coordinates before frame `n_reused_frames` that are not finite."""
         record = self.manifest.get("not_finite")
-        if record is None or not n_reused:
+        if record is None or not n_reused_frames:
             return None
         total, n_frames = NotFinite(**record), self.old.info.n_frames
         later = None
-        if n_reused < n_frames:
-            later = NotFinite.count_in(self.old.read(n_reused, n_frames).positions, n_reused)
+        if n_reused_frames < n_frames:
+            later = NotFinite.count_in(
+                self.old.read(n_reused_frames, n_frames).positions, n_reused_frames
+            )
         if later is None:
             return total
         coordinates = total.coordinates - later.coordinates
@@ -758,7 +760,7 @@ class NothingToAdd(Conversion):
     """An output that already has all frames to be added: it is not changed."""
 
     @property
-    def n_reused(self) -> int:
+    def n_reused_frames(self) -> int:
         """All frames."""
         return self.plan.n_frames
 

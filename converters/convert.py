@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from mdio.converters.append import prepare_append
-from mdio.converters.opening import topology_for, with_own_frames
+from mdio.converters.opening import add_program_frames, topology_for
 from mdio.converters.options import (
     OPTION_OBJECTS,
     OPTIONS,
@@ -24,7 +24,7 @@ from mdio.converters.options import (
 )
 from mdio.converters.periodic import TransformedLayout, notes_on_cut, notes_on_transform
 from mdio.converters.selection import (
-    check_whole,
+    check_not_truncated,
     choose_atoms,
     open_with_topology,
     split_readable,
@@ -40,7 +40,7 @@ from mdio.converters.storage import (
 )
 from mdio.converters.strategies.choice import check_options, choose_strategy
 from mdio.converters.strategies.conversion import Conversion
-from mdio.converters.strategies.job import Job, Repairs
+from mdio.converters.strategies.job import Job, RepairedOutput
 from mdio.converters.strategies.structure import (
     PLANNED_LAYOUT,
     PRECISIONS,
@@ -159,7 +159,11 @@ def _notes_on_lost_integers(source: TrajectoryInfo, view: TrajectoryInfo) -> tup
 def _notes_on_restarted_steps(source: Layout) -> tuple[str, ...]:
     """Return a note if files that hold no steps, but number frames, are joined."""
     for (previous, _, stop), (following, first, _) in pairwise(source.joined_layouts):
-        if previous.facts.counts_steps and following.facts.counts_steps and first < stop:
+        if (
+            previous.facts.step_is_frame_number
+            and following.facts.step_is_frame_number
+            and first < stop
+        ):
             return (
                 f"steps start again in {following.path}: as in {previous.path}, they are the "
                 "numbers of its frames, since the format holds none",
@@ -175,7 +179,7 @@ def plan_conversion(
     options: ConversionOptions,
     executor: Executor,
     frames: FrameNumbers | None = None,
-    repairs: Repairs | None = None,
+    repairs: RepairedOutput | None = None,
     former_state: State | None = None,
 ) -> Conversion:
     """Plan the conversion of an opened source, which stays open, into the output `target`.
@@ -239,7 +243,7 @@ def plan_conversion(
         source.path, source=transformed_source, frames=frames, atoms=atoms, unreadable=unreadable
     )
     if repairs is not None:
-        view = with_own_frames(repairs.former, view)
+        view = add_program_frames(repairs.former, view)
     notes = [*source.notes]
     if selection.dt_ps is not None:
         notes += filter(None, [note_on_dt(source.info, view.info, selection.dt_ps)])
@@ -256,12 +260,16 @@ def plan_conversion(
             name = source.path if len(paths) == 1 else "the joined files"
             text = f"{name}: {plural(len(single_frames), 'frame')} cannot be read ({numbers})"
             notes.append(f"{text}; left out, {kept_text}")
-    if layout_class(layout_name).facts.in_segments and sources.top and selected_atoms.atoms is None:
+    if (
+        layout_class(layout_name).facts.can_choose_n_files
+        and sources.top
+        and selected_atoms.atoms is None
+    ):
         notes.append(f"{layout_name} hold no topology: give it with -s/--top again to read it")
     if running.source_grows:  # incomplete frames will be completed
         notes = []
     elif not sources.salvage:
-        check_whole(source.info, selection.stop, selection.end_ps)
+        check_not_truncated(source.info, selection.stop, selection.end_ps)
     striping = StripeRequest(storage.stripe_nbytes, storage.stripe_count, storage.progressive)
     if repairs is None:  # older versions requested any size
         striping.check()
@@ -288,7 +296,7 @@ def plan_conversion(
     stores_floats = plan.precision is None and plan.compression is None
     if writer.facts.packs_integers and stores_floats and storage.precision != "none":
         notes += _notes_on_lost_integers(source.info, view.info)
-    if not layout_class(storage_options["container"] or layout_name).facts.counts_steps:
+    if not layout_class(storage_options["container"] or layout_name).facts.step_is_frame_number:
         notes += _notes_on_restarted_steps(source)
     left_out_groups = [name for name in source.info.groups if name not in selected_atoms.groups]
     if left_out_groups and plan.arrays and selected_atoms.atoms is None and repairs is None:

@@ -30,7 +30,7 @@ from mdio.core.files.publish import publish
 from mdio.core.files.store import AnyPath, Paths, path_list, require_disk, to_path
 from mdio.core.options import takes_options
 from mdio.core.signals import raise_received_signal
-from mdio.layouts.chunked.own import Ensemble
+from mdio.layouts.chunked.own import EnsembleWriter
 from mdio.layouts.registry import layout_name_for_output, load_class, refuse_parts, writer_class
 from mdio.layouts.views.opening import check_labels, ensemble_members
 from mdio.parallel.executors import (
@@ -107,14 +107,13 @@ def convert_ensemble(
     class_address = writer_class(layout).facts.ensemble
     if class_address is None:
         raise PlanError(
-            f"{out}: trajectories do not lie side by side in {layout}; name the output NAME.zarr "
-            "or NAME.h5md"
+            f"{out}: {layout} cannot hold an ensemble; name the output NAME.zarr or NAME.h5md"
         )
     if not isinstance(sources, Mapping) or not sources:
         raise PlanError(f"the trajectories are {sources!r}; give a dict of labels and paths")
     check_labels(list(sources))
     files = {label: path_list(paths) for label, paths in sources.items()}
-    ensemble_class: type[Ensemble] = load_class(class_address)
+    ensemble_class: type[EnsembleWriter] = load_class(class_address)
     keywords = conversion_options.replaced(to=layout).keywords()
     if resume and not force:
         existing = executor.from_owner(partial(ensemble_members, out))
@@ -129,7 +128,7 @@ def convert_ensemble(
             )
     stack = ExitStack()
     n_atoms: dict[str, int] = {}
-    ensemble: Ensemble
+    ensemble: EnsembleWriter
     journal: Journal
 
     def begin() -> tuple[list[Member], str]:
@@ -236,14 +235,14 @@ class MemberWork:
     def __call__(self, member: Member) -> tuple[ConvertResult, int, int]:
         """Return the result, frames and decoded bytes."""
         _, paths, out = member
-        progress_steps: list[tuple[int, int]] = []
+        progress_calls: list[tuple[int, int]] = []
         result = convert(
-            paths, out, progress=lambda *counts: progress_steps.append(counts), **self.options
+            paths, out, progress=lambda *counts: progress_calls.append(counts), **self.options
         )
         return (
             result,
-            sum(n_frames for n_frames, _ in progress_steps),
-            sum(nbytes for _, nbytes in progress_steps),
+            sum(n_frames for n_frames, _ in progress_calls),
+            sum(nbytes for _, nbytes in progress_calls),
         )
 
 
@@ -269,14 +268,14 @@ def _convert_each(
         executor, n_members, [options.get("top")]
     )
     one_worker_per_member = one_worker_per_member and options.get("mpio") is None
-    n_shared = n_members if not one_worker_per_member else 0 if uses_mpi else 1
-    first_executor = Serial() if one_worker_per_member else executor
-    for label, paths, out in members[:n_shared]:
-        result = convert(paths, out, executor=first_executor, progress=progress, **options)
+    n_sequential = n_members if not one_worker_per_member else 0 if uses_mpi else 1
+    sequential_executor = Serial() if one_worker_per_member else executor
+    for label, paths, out in members[:n_sequential]:
+        result = convert(paths, out, executor=sequential_executor, progress=progress, **options)
         results[label] = result
         if on_converted is not None:
             executor.from_owner(partial(on_converted, label, result))
-    remaining = members[n_shared:]
+    remaining = members[n_sequential:]
     if not remaining:
         return results
     outcomes: Any = results_of(executor, MemberWork(options), remaining, itemgetter(0))

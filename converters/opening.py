@@ -98,8 +98,8 @@ def source_view(
 ) -> tuple[ViewLayout, Layout]:
     """Return the frames and atoms of the source that `layout` should hold, and the source.
 
-    Frames that a program wrote are not among them; see `with_own_frames`. They are transformed as
-    they were converted. The source has each frame of overlapping files once.
+    Frames that a program wrote are not among them; see `add_program_frames`. They are transformed
+    as they were converted. The source has each frame of overlapping files once.
     """
     manifest = layout.manifest
     if manifest is None:
@@ -109,16 +109,16 @@ def source_view(
     frames: Any = range(*runs[0]) if len(runs) == 1 else indices_from_runs(runs)
     atoms = _atoms_in_manifest(manifest)
     transformed = _transform_source(layout, source, top)
-    match_key = (manifest["source"].get("joined") or {}).get("matched")
+    unit = (manifest["source"].get("joined") or {}).get("matched")
     has_grown = source.info.n_frames > manifest["source"]["n_frames"]
-    if match_key is None and has_grown and not count_left_out(layout):
+    if unit is None and has_grown and not count_excluded_frames(layout):
         with suppress(SourceError):  # frames have neither times nor steps of their own
-            match_key = choose_keys(read_frame_keys(layout), read_frame_keys(source))[2]
-    if match_key is not None:
+            unit = choose_keys(read_frame_keys(layout), read_frame_keys(source))[2]
+    if unit is not None:
         n_source = source.info.n_frames
         readable = np.setdiff1d(np.arange(n_source), indices_from_runs(unreadable or []))
         view = ViewLayout(source.path, source=transformed, frames=readable, atoms=atoms)
-        frames = readable[_match_frames(layout, view, match_key)]
+        frames = readable[_match_frames(layout, view, unit)]
         source = _chain_frames(source, frames)  # whose bytes can be copied
         transformed, frames = _transform_source(layout, source, top), None
     info = source.info
@@ -135,7 +135,7 @@ def source_view(
     return view, source
 
 
-def count_left_out(layout: Layout) -> int:
+def count_excluded_frames(layout: Layout) -> int:
     """Return how many frames of its source a layout was made without, by choice."""
     manifest = layout.manifest
     if manifest is None:
@@ -146,11 +146,11 @@ def count_left_out(layout: Layout) -> int:
     return int(source["n_frames"] - n_stored - n_unreadable)
 
 
-def find_missing_frames(layout: Layout, source: Layout) -> Iterator[str]:
+def describe_missing_frames(layout: Layout, source: Layout) -> Iterator[str]:
     """Yield a message for each file that has changed, with frames that `layout` should have.
 
     What the output lacks of unchanged files was left out by choice. From other files it lacks the
-    frames with times, or steps, that it does not have; if its frames were chosen, only those behind
+    frames with times, or steps, that it does not have; if its frames were chosen, only those after
     its last one; if the choice ended before the source did, none.
     """
     manifest = layout.manifest
@@ -158,10 +158,10 @@ def find_missing_frames(layout: Layout, source: Layout) -> Iterator[str]:
         return
     recorded = manifest["source"]
     n_recorded, numbers = recorded["n_frames"], indices_from_runs(manifest["frames"])
-    is_chosen = count_left_out(layout) > 0
+    is_chosen = count_excluded_frames(layout) > 0
     interval = int(np.diff(numbers[-2:]).max(initial=1))
-    ends_before = is_chosen and 0 <= numbers.max(initial=-1) < n_recorded - interval
-    if ends_before or source.info.n_frames <= n_recorded:
+    stops_early = is_chosen and 0 <= numbers.max(initial=-1) < n_recorded - interval
+    if stops_early or source.info.n_frames <= n_recorded:
         return
     contents = [content_of(record) for record in recorded.get("files", [recorded])]
     output_keys = read_frame_keys(layout)
@@ -177,8 +177,10 @@ def find_missing_frames(layout: Layout, source: Layout) -> Iterator[str]:
         else:
             missing = np.setdiff1d(frames, match_frames(keys, file_keys, unit)[1])
             if is_chosen:
-                skipped = 0.999 * (keys[-1] - keys[-2]) if interval > 1 and len(keys) > 1 else 0.0
-                missing = missing[file_keys[missing] > keys.max(initial=-np.inf) + skipped]
+                min_distance = (
+                    0.999 * (keys[-1] - keys[-2]) if interval > 1 and len(keys) > 1 else 0.0
+                )
+                missing = missing[file_keys[missing] > keys.max(initial=-np.inf) + min_distance]
         if len(missing):
             times = frame_keys.time[missing]
             yield (
@@ -224,44 +226,44 @@ def program_frames(layout: Layout) -> NDArray[np.int64]:
     return indices_from_runs(source.get("by_program", []))
 
 
-def with_own_frames(layout: Layout, view: ViewLayout) -> ViewLayout:
+def add_program_frames(layout: Layout, view: ViewLayout) -> ViewLayout:
     """Return a `source_view` with all frames of `layout`: its own where a program wrote them."""
-    is_own = np.zeros(layout.info.n_frames, np.int64)
-    is_own[program_frames(layout)] = 1
-    if not is_own.any():
+    from_program = np.zeros(layout.info.n_frames, np.int64)
+    from_program[program_frames(layout)] = 1
+    if not from_program.any():
         return view
-    frames = np.where(is_own, np.arange(len(is_own)), np.cumsum(1 - is_own) - 1)
-    joining = Joining(tuple(parts_of(is_own, frames)), changes=True)
+    frames = np.where(from_program, np.arange(len(from_program)), np.cumsum(1 - from_program) - 1)
+    joining = Joining(tuple(parts_of(from_program, frames)), changes=True)
     return ViewLayout(view.path, source=chain_joined([view, open_layout(layout.path)], joining))
 
 
-def _match_frames(layout: Layout, source: ViewLayout, key: str) -> NDArray[np.int64]:
+def _match_frames(layout: Layout, source: ViewLayout, unit: str) -> NDArray[np.int64]:
     """Return the number in `source` of each frame of `layout` that no program wrote.
 
-    `key`: what they are matched by, ``ps`` or ``steps``. Where several files have a frame of the
+    `unit`: what they are matched by, ``ps`` or ``steps``. Where several files have a frame of the
     same time, it is the one whose coordinates are nearest to the output's, or, where these cannot
     be read, that of the last file.
     """
-    source_keys = read_frame_keys(source).of(key)
+    source_keys = read_frame_keys(source).of(unit)
     order = np.argsort(source_keys, kind="stable")
     source_keys = source_keys[order]
     numbers = np.setdiff1d(np.arange(layout.info.n_frames), program_frames(layout))
     try:
-        keys = read_frame_keys(layout).of(key)[numbers]
+        keys = read_frame_keys(layout).of(unit)[numbers]
     except CorruptLayoutError:  # a damaged segment; most likely it had the last of equal ones
         frames = order[np.diff(source_keys, append=np.inf) > 0]
         if len(frames) != len(numbers):
             raise
         return frames
     tolerance = np.zeros(len(keys))
-    if key == "ps":
+    if unit == "ps":
         spacing = np.diff(keys).min(initial=np.inf)
         tolerance = np.minimum(TIME_ROUNDING * np.abs(keys), spacing / 4)
     begin = np.searchsorted(source_keys, keys - tolerance)
     end = np.searchsorted(source_keys, keys + tolerance, "right")
     if (begin == end).any():
         missing_key = keys[begin == end][0]
-        text = f"{number_text(missing_key)} ps" if key == "ps" else f"step {int(missing_key):,}"
+        text = f"{number_text(missing_key)} ps" if unit == "ps" else f"step {int(missing_key):,}"
         raise SourceError(
             f"{source.path}: no frame at {text}, which {layout.path} has; give all files that it "
             "was made from"

@@ -324,7 +324,7 @@ class TransformedLayout(Layout):
         self.load_universe: Callable[[], Any] | None = None
         """Returns the Universe of the topology, in place of ``top``."""
         self._crossings: Crossings | None = None
-        manifests = (file.manifest for file in source.files() if pbc and transform is None)
+        manifests = (file.manifest for file in source.file_layouts() if pbc and transform is None)
         if ROT_TRANS in (stored_transformation(manifest, "fit") for manifest in manifests):
             raise PlanError(
                 f"{self.path}: its frames were rotated by a fit when they were stored, and their "
@@ -366,7 +366,7 @@ class TransformedLayout(Layout):
     def _close(self) -> None:
         self.source.close()
 
-    def files(self) -> Iterator[Layout]:
+    def file_layouts(self) -> Iterator[Layout]:
         """Yield itself: its frames differ from its file's."""
         yield self
 
@@ -385,13 +385,13 @@ class TransformedLayout(Layout):
     @cached_property
     def universe(self) -> Any:
         """The Universe of the topology; callers that already have it may set it."""
-        from mdio.converters.selection import load_topology, stored_universe
+        from mdio.converters.selection import stored_universe, universe_from_topology
 
         if self.load_universe is not None:
             return self.load_universe()
         top = self.options["top"]
         if top is not None and not isinstance(top, Topology):
-            return load_topology(top, self.source)
+            return universe_from_topology(top, self.source)
         topology = self.source.topology() if top is None else top
         if topology is None:
             raise PlanError(

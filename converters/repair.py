@@ -18,7 +18,7 @@ from mdio.converters.opening import sort_as_recorded, source_open_options, sourc
 from mdio.converters.options import ConversionOptions, Progress
 from mdio.converters.selection import open_with_topology
 from mdio.converters.strategies.conversion import Conversion
-from mdio.converters.strategies.job import CHECKSUM_KEYS, Repairs
+from mdio.converters.strategies.job import CHECKSUM_KEYS, RepairedOutput
 from mdio.converters.strategies.resuming import STRIPE_KEYS
 from mdio.core.errors import CorruptLayoutError, MdioError, SourceError
 from mdio.core.files.locks import State, state_at
@@ -27,7 +27,7 @@ from mdio.core.files.store import AnyPath, Paths
 from mdio.core.stalls import is_mount_lost
 from mdio.layouts.backend import plan_fields
 from mdio.layouts.base import Layout
-from mdio.layouts.continuation import storage_options_like
+from mdio.layouts.continuation import storage_options_of
 from mdio.layouts.manifest import (
     FULL_SYSTEM,
     has_source_integers,
@@ -260,7 +260,7 @@ def _plan_repair(
             _conversion_options(manifest, plan_values, view, top),
             executor,
             frames=view.frames,
-            repairs=Repairs(damaged, meta, manifest, plan_values),
+            repairs=RepairedOutput(damaged, meta, manifest, plan_values),
             former_state=former_state,
         )
     except BaseException:
@@ -290,7 +290,7 @@ def _conversion_options(
         groups=groups,
         precision=precision,
         segments=len(segments) if segments else None,
-        **storage_options_like(manifest, plan_values),
+        **storage_options_of(manifest, plan_values),
         **(manifest["source"].get("transformed") or {}),
     )
 

@@ -44,20 +44,25 @@ AtomSelection = str | NDArray[np.int64]
 AnyTopology: TypeAlias = "str | PathLike[str] | Universe"
 
 
-def check_whole(info: TrajectoryInfo, stop: int | None, end_ps: float | None) -> None:
-    """Raise SourceError if a source is cut, and the requested frames may go beyond its whole ones.
+def check_not_truncated(info: TrajectoryInfo, stop: int | None, end_ps: float | None) -> None:
+    """Raise SourceError if a source is truncated, and what is requested may go beyond that.
 
     `stop`, `end_ps`: where the requested frames end; None = with the source.
     """
     for loss in info.lost:
-        whole = loss.first + loss.frame
-        ends_by_frame = stop is not None and 0 <= stop <= whole
+        n_whole_frames = loss.first + loss.frame
+        ends_by_frame = stop is not None and 0 <= stop <= n_whole_frames
         ends_by_time = end_ps is not None and end_ps <= info.time_last_ps
-        at_end = loss.at_end and whole == info.n_frames  # and not of a file that others follow
+        at_end = (
+            loss.at_end and n_whole_frames == info.n_frames
+        )  # and not of a file that others follow
         if not (ends_by_frame or (ends_by_time and at_end)):
             advice = ""
-            if whole < info.n_frames:  # `split`, which ends here too, has no --stop
-                advice = f", or convert with --stop {whole} (stop={whole}) to take those before it"
+            if n_whole_frames < info.n_frames:  # `split`, which ends here too, has no --stop
+                advice = (
+                    f", or convert with --stop {n_whole_frames} (stop={n_whole_frames}) to take "
+                    "those before it"
+                )
             frames = plural(info.n_frames, "whole frame")
             raise SourceError(f"{loss}; add --salvage (salvage=True) to take the {frames}{advice}")
 
@@ -96,7 +101,7 @@ def _can_read(read: Callable[[], Any]) -> bool:
     return True
 
 
-def load_topology(top: AnyTopology, source: Layout) -> Universe:
+def universe_from_topology(top: AnyTopology, source: Layout) -> Universe:
     """Return a Universe of topology `top` with the first frame of `source` as its coordinates.
 
     The frame is read when coordinates are. A Universe as `top` is copied.
@@ -173,8 +178,8 @@ def _read_topology(top: str | PathLike[str]) -> Universe:
     ) as error:
         reason = " ".join(str(error).split()).partition(" You can use 'Universe(")[0]
         if not reason:
-            is_cut = isinstance(error, EOFError)
-            reason = "it is truncated: copy it again" if is_cut else type(error).__name__
+            is_truncated = isinstance(error, EOFError)
+            reason = "it is truncated: copy it again" if is_truncated else type(error).__name__
         raise SourceError(
             f"{top}: cannot be read as a topology ({reason}); give a TPR, PSF, PRMTOP, PDB, GRO or "
             "another file that MDAnalysis reads as one"
@@ -240,7 +245,7 @@ class SelectedAtoms:
         return None if self.source_topology is None else self.source_topology.residues(atoms)
 
     @property
-    def files(self) -> list[Path]:
+    def topology_paths(self) -> list[Path]:
         """The file of the topology, where one was given."""
         name = getattr(self.universe, "filename", None)
         return [to_path(name)] if isinstance(name, str | PathLike) else []
@@ -258,7 +263,7 @@ def choose_atoms(
     select: AtomSelection | None,
     groups: Mapping[str, AtomSelection],
 ) -> SelectedAtoms:
-    """Return the indices of the atoms that the user selected.
+    """Return the atoms that the user selected.
 
     `source`: the trajectory; selections by place are evaluated on its first frame. `top`: needed
     for selection strings, and checked against `source` if given. `select`: atoms to keep:
@@ -274,20 +279,20 @@ def choose_atoms(
         )
     universe, notes = None, list[str]()
     if top is not None:
-        universe = load_topology(top, source)
+        universe = universe_from_topology(top, source)
         notes += compare_names(universe.atoms, stored_topology(source), top, source.path)
         if not any(hasattr(universe.atoms, name) for name in ("names", "types", "elements")):
             notes.append(
-                f"{top}: holds no names, masses or bonds, as a trajectory does not; to store them, "
-                "give a topology (TPR, PSF, PRMTOP, PDB, GRO) with -s/--top"
+                f"{top}: holds no names, types or elements, as a file of coordinates; to store "
+                "them, give a topology (TPR, PSF, PRMTOP, PDB, GRO) with -s/--top"
             )
-    n_atoms, full_system = source.info.n_atoms, universe
+    n_atoms, full_universe = source.info.n_atoms, universe
 
     def select_atoms(
         selection: AtomSelection, candidates: NDArray[np.int64], option: str
     ) -> NDArray[np.int64]:
         """Return the selected atoms: by a text, among `candidates`; or by indices in the source."""
-        nonlocal full_system
+        nonlocal full_universe
         if not isinstance(selection, str):
             return atom_indices(selection, n_atoms, source.path, option=option)
         indices = None
@@ -298,10 +303,12 @@ def choose_atoms(
         if indices is not None:
             indices = np.unique(candidates[indices])
         else:
-            if full_system is None:
+            if full_universe is None:
                 assert source_topology is not None
-                full_system = stored_universe(source_topology, source)
-            indices = select_by_mdanalysis(full_system.atoms[candidates], selection, option, notes)
+                full_universe = stored_universe(source_topology, source)
+            indices = select_by_mdanalysis(
+                full_universe.atoms[candidates], selection, option, notes
+            )
         if not len(indices):
             raise PlanError(f"{option}: {selection!r} selects no atoms")
         return indices

@@ -43,7 +43,7 @@ MAX_GAPS = 10
 """Gaps that are reported one by one."""
 DISCONNECTED = b"\0\0\0\0"
 """Beginning of the message with which a simulation disconnects."""
-WRITTEN_FIELDS = ("box", "time", "step", "velocities", "forces")
+WRITTEN_ARRAYS = ("box", "time", "step", "velocities", "forces")
 ALLOWED_OPTIONS = {"top", "select", "groups", "pbc", "center", "fit", "fit_select", "fit_reference"}
 """Options, besides those of storage, that work on one frame at a time."""
 
@@ -75,9 +75,10 @@ def record(
     out
         Output, written as by `mdio.Writer`; its suffix names the layout.
     every_s
-        How often frames are stored though they do not fill a shard; None = whole shards alone.
+        Seconds after which frames are stored though they do not fill a shard; None = whole shards
+        alone.
     until_idle_s
-        End when no frame came for this time; None = wait.
+        End when no frame came for these seconds; None = wait.
     n_frames
         End after this number of frames.
     stopped
@@ -133,7 +134,7 @@ def record(
             stream = _Stream(source, client, stopped or threading.Event(), until_idle_s)
             for block in _transform(stream.frames(n_frames), selected_atoms.atoms, transformed):
                 gaps.check(source, int(block.step[0]))
-                values = {name: getattr(block, name) for name in WRITTEN_FIELDS}
+                values = {name: getattr(block, name) for name in WRITTEN_ARRAYS}
                 writer.write_block(block.positions, **values)
                 if published and writer.result and writer.result.n_frames > n_published:
                     n_published = writer.result.n_frames
@@ -144,9 +145,7 @@ def record(
     assert result is not None
     notes = [*result.plan.notes, *selected_atoms.notes, stream.end]
     if gaps.n_gaps:
-        notes.append(
-            f"{plural(gaps.n_gaps, 'gap')}: steps are missing that the simulation left out"
-        )
+        notes.append(f"{plural(gaps.n_gaps, 'gap')}: the simulation did not send all steps")
     if client.get_imdsessioninfo().energies:
         notes.append("energies came with the frames, and are not stored")
     return replace(result, plan=result.plan.replace(notes=tuple(notes)))
@@ -247,7 +246,7 @@ class _Gaps:
 
 
 @contextmanager
-def _connect(source: str, n_atoms: int, idle_s: float | None) -> Iterator[Any]:
+def _connect(source: str, n_atoms: int, until_idle_s: float | None) -> Iterator[Any]:
     """Yield imdclient's client; the simulation starts or continues as soon as there is one."""
     try:
         from imdclient.IMDClient import IMDClient
@@ -263,7 +262,7 @@ def _connect(source: str, n_atoms: int, idle_s: float | None) -> Iterator[Any]:
         raise PlanError(f"{source}: expected imd://HOST:PORT") from None
     # One thread: the simulation waits until a frame is read, no thread of the client fills a buffer
     # meanwhile, and handlers of signals stay as they are.
-    options = {"multithreaded": False, "timeout": max(idle_s or STALL_S, MIN_STALL_S)}
+    options = {"multithreaded": False, "timeout": max(until_idle_s or STALL_S, MIN_STALL_S)}
     try:
         client = IMDClient(host, port, n_atoms, **options)
     except (OSError, ValueError) as error:

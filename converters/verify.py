@@ -20,15 +20,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.converters.opening import (
-    count_left_out,
-    find_missing_frames,
+    add_program_frames,
+    count_excluded_frames,
+    describe_missing_frames,
     open_damaged,
     paths_by_contents,
     recorded_files,
     sort_as_recorded,
     source_open_options,
     source_view,
-    with_own_frames,
 )
 from mdio.converters.options import Progress
 from mdio.converters.selection import open_with_topology
@@ -313,12 +313,12 @@ class Verifier:
                             f"{file}: {layout.path} was made from the other files; leave it out, "
                             f"or add its frames (mdio append {file} {layout.path})"
                         )
-                result.frames_left_out = count_left_out(layout)
-                self.source = with_own_frames(layout, self.files_view)
+                result.frames_left_out = count_excluded_frames(layout)
+                self.source = add_program_frames(layout, self.files_view)
             if self.source is not None:
                 self._check_shapes(layout, self.source)
             if view is None and against is not None:
-                for problem in find_missing_frames(layout, source):
+                for problem in describe_missing_frames(layout, source):
                     result.add_problem(problem)
         except BaseException:
             self.close()
@@ -396,7 +396,7 @@ class Verifier:
         layout, view = self.layouts[0], self.files_view
         source = (layout.manifest or {}).get("source", {})
         file_records = source.get("files") or [source]
-        files = [] if view is None else list(view.source.files())
+        files = [] if view is None else list(view.source.file_layouts())
         is_other_file = "crc32c_tail" in file_records[0] and bool(files)
         if is_other_file:
             fingerprints = [fingerprint(file.path) for file in files]
@@ -414,8 +414,8 @@ class Verifier:
         """
         layout, view = self.layouts[0], self.files_view
         is_from_source = layout.manifest is not None and not self._rounding["is_other_file"]
-        files = [] if view is None or is_from_source else view.source.files()
-        return not any(file.stored_times.counts_steps for file in files)
+        files = [] if view is None or is_from_source else view.source.file_layouts()
+        return not any(file.stored_times.step_is_frame_number for file in files)
 
     def _even_times(self, start: int, stop: int) -> tuple[NDArray[np.float64] | None, float]:
         """Return the times of frames in a file that counts them, and by how much they may differ.
@@ -459,7 +459,7 @@ class Verifier:
                 continue
             tolerances = {name: step / 2 for name, step in layout.info.field_precisions.items()}
             tolerances["positions"] = self.opening_result.allowed_diff_angstrom or 0.0
-            columns = COLUMNS if layout.facts.keeps_columns else ()
+            columns = COLUMNS if layout.facts.stores_columns_exactly else ()
             difference, problems = compare_blocks(
                 block,
                 source_block,
@@ -483,7 +483,7 @@ class Verifier:
                     source_block,
                     times,
                     tolerance_ps,
-                    has_steps=self._has_steps and not native.counts_steps,
+                    has_steps=self._has_steps and not native.step_is_frame_number,
                 )
             if problems and result.ok and layout.manifest is None:
                 differs, problem = problems[0]

@@ -683,11 +683,14 @@ class Writer:
         self._replaced_from_ps = np.inf
         for path in self.existing_paths()[:1]:
             with open_layout(path) as layout:
-                columns, counts_steps = read_columns(layout), layout.stored_times.counts_steps
+                columns, step_is_frame_number = (
+                    read_columns(layout),
+                    layout.stored_times.step_is_frame_number,
+                )
             is_before = np.ones(len(columns.time), bool)
             if times.size:
                 is_before = columns.time < times[0]
-            elif steps.size and counts_steps:
+            elif steps.size and step_is_frame_number:
                 raise OutputError(
                     f"{self.out}: holds no steps by which frames could be found that are repeated; "
                     "give their times, too"

@@ -84,7 +84,7 @@ def sparse_fields(infos: Sequence[TrajectoryInfo]) -> tuple[str, ...]:
 class ChosenAtoms(np.ndarray[Any, np.dtype[np.int64]]):
     """Indices of atoms, and the number of atoms that they were chosen from."""
 
-    n_all: int | None = None
+    n_candidates: int | None = None
     """Number of atoms of the Universe of a group, or of a mask; None if unknown, as in a copy."""
 
 
@@ -94,9 +94,9 @@ def atoms_to_array(atoms: Any) -> NDArray[Any]:
     `atoms`: indices; a mask of all atoms; or anything of MDAnalysis that has atoms: an atom, a
     residue or a segment, a group of them, a Universe.
     """
-    n_all = None
+    n_candidates = None
     if hasattr(atoms, "universe"):
-        n_all = len(atoms.universe.atoms)
+        n_candidates = len(atoms.universe.atoms)
         array = np.asarray(getattr(atoms, "atoms", atoms).ix)
     else:
         if is_masked(atoms):
@@ -106,12 +106,12 @@ def atoms_to_array(atoms: Any) -> NDArray[Any]:
         except ValueError as error:  # lists of different lengths
             raise PlanError(f"atoms are {atoms!r}; give a list of indices, or a mask") from error
         if array.dtype == bool and array.ndim == 1:
-            n_all, array = len(array), np.flatnonzero(array)
+            n_candidates, array = len(array), np.flatnonzero(array)
     array = array if array.ndim else array.reshape(1)
-    if n_all is None:
+    if n_candidates is None:
         return array
     chosen_atoms = array.astype(np.int64).view(ChosenAtoms)
-    chosen_atoms.n_all = n_all
+    chosen_atoms.n_candidates = n_candidates
     return chosen_atoms
 
 
@@ -129,10 +129,10 @@ def atom_indices(
     Raises `error`: they are no atoms, none, or chosen among others. FrameRangeError: out of range.
     """
     array = atoms_to_array(atoms)
-    n_all = getattr(array, "n_all", None)
-    if n_all is not None and n_all != n_atoms:
+    n_candidates = getattr(array, "n_candidates", None)
+    if n_candidates is not None and n_candidates != n_atoms:
         raise error(
-            f"{name}: {option}: the mask or Universe has {n_all} atoms, but this system has "
+            f"{name}: {option}: the mask or Universe has {n_candidates} atoms, but this system has "
             f"{n_atoms}; choose among its atoms"
         )
     if not array.size and array.ndim == 1:
@@ -146,7 +146,7 @@ def atom_indices(
             "selection"
         )
     indices = np.ascontiguousarray(array, np.int64)
-    if n_all is not None:
+    if n_candidates is not None:
         indices = indices.view(np.ndarray)
     low, high = indices.min(), indices.max()
     if not 0 <= low <= high < n_atoms:
@@ -197,19 +197,19 @@ class FormatFacts:
     """Modules that opening imports; a program may import them early."""
     is_folder: bool = False
     """Whether an output is a folder of files."""
-    in_segments: bool = False
+    can_choose_n_files: bool = False
     """Whether the number of files of an output can be chosen."""
-    keeps_columns: bool = False
+    stores_columns_exactly: bool = False
     """Whether box, time and step are stored exactly; other formats round them to their fields."""
     keeps_topology: bool = False
     """Whether outputs hold the topology."""
-    counts_steps: bool = False
+    step_is_frame_number: bool = False
     """Whether the format stores no steps, so that the number of a frame is read as its step."""
     rounded_fields: tuple[str, ...] = ()
     """Fields that are rounded, since their units on disk differ from those in memory."""
     can_copy_frames: bool = False
     """Whether frames can be copied as bytes from file to file."""
-    decodes_frames: tuple[str, ...] = ()
+    single_frame_compressions: tuple[str, ...] = ()
     """Compressions that decode one frame without the others of its chunk."""
     reads_remote: bool = False
     """Whether objects in stores are read in place."""
@@ -232,10 +232,10 @@ class StoredTimes(NamedTuple):
     has_times: bool
     """Whether the file has times; without them, frames are counted."""
     has_steps: bool
-    """Whether a file without times gives the integration step of each frame."""
+    """Whether the file has the integration step of each frame."""
     step_ps: float | None = None
     """Length of an integration step in ps, if times are computed from steps."""
-    counts_steps: bool = False
+    step_is_frame_number: bool = False
     """See `FormatFacts`."""
 
 
@@ -368,7 +368,7 @@ class Layout(Closable, ABC):
         self._update_path()
         try:
             self._info = self._open()
-            self._opens_ahead = self._opening_waits()
+            self._opens_ahead = self._opening_is_slow()
         except OSError as error:
             self._raise_clearer(error)
             raise
@@ -387,7 +387,9 @@ class Layout(Closable, ABC):
         """Raise a clearer error than `error`, if there is one; `frames`: first and last of it."""
         better_error: Exception | None = None
         if frames is not None and not isinstance(error, MdioError):
-            better_error = self._damage(error, "frames {} to {} cannot be read".format(*frames))
+            better_error = self._damage_error(
+                error, "frames {} to {} cannot be read".format(*frames)
+            )
         if better_error is None and isinstance(error, OSError) and not isinstance(error, MdioError):
             better_error = unreadable_error(self.path, error)
         damage = better_error or error
@@ -400,7 +402,7 @@ class Layout(Closable, ABC):
         if better_error is not None:
             raise better_error from error
 
-    def _damage(self, error: Exception, failure: str) -> CorruptLayoutError | None:  # noqa: ARG002
+    def _damage_error(self, error: Exception, failure: str) -> CorruptLayoutError | None:  # noqa: ARG002
         """Return the error for damage if `error` is one that a library raises on damage."""
         return None
 
@@ -415,7 +417,7 @@ class Layout(Closable, ABC):
         """Layouts joined in it, or itself alone; each with the run of its frames that is read."""
         return [(self, 0, self.info.n_frames)]
 
-    def files(self) -> Iterator[Layout]:
+    def file_layouts(self) -> Iterator[Layout]:
         """Yield an unopened layout for each of its files."""
         yield type(self)(
             self.path, **{name: self.options[name] for name in self._missing_value_options}
@@ -549,7 +551,11 @@ class Layout(Closable, ABC):
         try:
             yield from check_units(self.units(), wanted, opens_ahead=self._opens_ahead)
         except Exception as error:
-            damage = None if isinstance(error, MdioError) else self._damage(error, "cannot be read")
+            damage = (
+                None
+                if isinstance(error, MdioError)
+                else self._damage_error(error, "cannot be read")
+            )
             if damage is None:
                 raise
             raise damage from error
@@ -563,11 +569,12 @@ class Layout(Closable, ABC):
     def stored_times(self) -> StoredTimes:
         """Which of times and steps it stores."""
         texts = self.info.made_up
-        knows_steps = any(text.startswith(TIMES_MADE_UP_NOT_STEPS) for text in texts)
+        has_times = not any(text.startswith(TIMES_MADE_UP) for text in texts)
+        knows_steps = has_times or any(text.startswith(TIMES_MADE_UP_NOT_STEPS) for text in texts)
         return StoredTimes(
-            has_times=not any(text.startswith(TIMES_MADE_UP) for text in texts),
-            has_steps=knows_steps and not self.facts.counts_steps,
-            counts_steps=self.facts.counts_steps,
+            has_times=has_times,
+            has_steps=knows_steps and not self.facts.step_is_frame_number,
+            step_is_frame_number=self.facts.step_is_frame_number,
         )
 
     @property
@@ -682,15 +689,15 @@ class Layout(Closable, ABC):
         """The layouts that a view reads."""
         return ()
 
-    def _opening_waits(self) -> bool:
+    def _opening_is_slow(self) -> bool:
         return store_at(self.path).opening_waits or any(
-            inner_layout._opening_waits() for inner_layout in self._inner_layouts
+            inner_layout._opening_is_slow() for inner_layout in self._inner_layouts
         )
 
     def byte_ranges(self, start: int, stop: int, atoms: AtomIndices | None) -> Iterator[ByteRange]:
         """Yield the bytes of files that reading frames ``start:stop`` of `atoms` takes, in order.
 
-        Bytes in the node's cache are left out. So may be small tables, and all ranges if
+        Bytes in the node's cache are left out. So may small tables, and all ranges if
         prefetching gains nothing.
         Raises SourceError or CorruptLayoutError as reading does.
         """
@@ -731,11 +738,11 @@ class Layout(Closable, ABC):
         at first.
         """
         if isinstance(runs, Sequence) and not runs:
-            self._announce_reads(False)
+            self._set_reads_announced(False)
             if self._prefetch is not None:
                 self._prefetch.stop()
             return
-        self._announce_reads(True)
+        self._set_reads_announced(True)
         self._prefetching.begin(runs, atoms, guessed=guessed)
 
     @property
@@ -745,16 +752,16 @@ class Layout(Closable, ABC):
             self._prefetch = Prefetch(self, opens_ahead=self._opens_ahead)
         return self._prefetch
 
-    def _announce_reads(self, are_announced: bool) -> None:
+    def _set_reads_announced(self, are_announced: bool) -> None:
         """Note, here and in all inner layouts, whether a caller announces what will be read."""
         self._reads_announced = are_announced
         for inner_layout in self._inner_layouts:
-            inner_layout._announce_reads(are_announced)
+            inner_layout._set_reads_announced(are_announced)
 
     def _prefetch_run(self, start: int, stop: int, atoms: AtomIndices | None) -> None:
         """Prefetch the frames that are being read, in a store."""
         for inner_layout in self._inner_layouts:
-            inner_layout._announce_reads(True)
+            inner_layout._set_reads_announced(True)
         if stop - start > 1:
             self._prefetching.begin([(start, stop)], atoms, guessed=False)
         else:

@@ -1,6 +1,6 @@
 """Reading through a cache on a disk of the node (`mdio.core.cache`), unit by unit.
 
-A unit is a run of frames between boundaries of the layout, of some MiB: chunks, a segment or a part
+A cache unit is a run of frames between boundaries of the layout, of some MiB: chunks, a segment or a part
 of one, frames of a native file. The cache keeps the bytes of the source's files that hold these
 frames, so checksums, decoding and selections work as without it.
 """
@@ -40,22 +40,22 @@ MAX_METADATA_READS = 256
 of at most `MAX_METADATA_NBYTES`."""
 
 
-def unit_edges(layout: Any, n_atoms: int) -> NDArray[np.int64]:
+def cache_unit_edges(layout: Any, n_atoms: int) -> NDArray[np.int64]:
     """Return the frames at which units begin, ascending, ``n_frames`` last.
 
     Appending frames changes none of them except the last.
     """
-    edges = layout.boundaries()
+    boundaries = layout.boundaries()
     min_frames, max_frames = (
         max(1, nbytes // max(1, 12 * n_atoms)) for nbytes in (MIN_UNIT_NBYTES, MAX_UNIT_NBYTES)
     )
     starts = [0]
-    while (start := starts[-1]) < edges[-1]:
+    while (start := starts[-1]) < boundaries[-1]:
         n_frames = min(max(start // GROWTH_DIVISOR, min_frames), max_frames)
-        number = int(np.searchsorted(edges, start + n_frames, side="right")) - 1
-        stop = int(edges[number])
+        number = int(np.searchsorted(boundaries, start + n_frames, side="right")) - 1
+        stop = int(boundaries[number])
         if stop <= start:  # boundaries further apart: a chunk is one unit, other runs are cut
-            stop = int(edges[number + 1])
+            stop = int(boundaries[number + 1])
             stop = stop if layout.info.chunk_frames else min(stop, start + n_frames)
         starts.append(stop)
     return np.array(starts, np.int64)
@@ -98,7 +98,7 @@ class UnitReads:
     def __init__(self, layout: Any, cache: Cache, group: str, atoms: AtomIndices | None) -> None:
         self._layout = layout
         self._atoms = atoms
-        self.edges = unit_edges(layout, layout.info.n_atoms if atoms is None else len(atoms))
+        self.edges = cache_unit_edges(layout, layout.info.n_atoms if atoms is None else len(atoms))
         status = None
         self.has_ranges = True
         if layout.uuid is None:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from mdio.layouts.zarr.own import OwnTree
 
 
-def storage_options_like(
+def storage_options_of(
     manifest: Mapping[str, Any], plan_values: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the options, by name, that lay out a new output as an old one, without precision."""
@@ -60,7 +60,7 @@ def storage_options_like(
 class Continuation(ABC):
     """How frames are added to an output, of which those before `stop` are kept."""
 
-    n_reused = 0
+    n_reused_frames = 0
     """Frames in units that are reused; set by `plan`."""
 
     def __init__(self, old: Layout, stop: int) -> None:
@@ -75,7 +75,7 @@ class Continuation(ABC):
         options = WriteOptions(
             precision=self.manifest["precision"] or ("none" if "arrays" in plan_values else None),
             groups=self.manifest["groups"],
-            **storage_options_like(self.manifest, plan_values),
+            **storage_options_of(self.manifest, plan_values),
         )
         plan = writer_class(self.old.name).plan_for(info, options)
         return plan.replace(precision_source=self.manifest["precision_source"], **plan_values)
@@ -86,21 +86,21 @@ class Continuation(ABC):
 
     @abstractmethod
     def reuse_units(self, writer: LayoutWriter) -> None:
-        """Give `writer`, after its `create`, the units of the first `n_reused` frames."""
+        """Give `writer`, after its `create`, the units of the first `n_reused_frames` frames."""
 
     @cached_property
-    def sizes(self) -> dict[str, int]:
+    def nbytes_by_name(self) -> dict[str, int]:
         """Bytes of the output's files, by name."""
         return store_at(self.old.path).sizes(self.old.path)
 
     def link_file(self, name: str, folder: Path) -> None:
         """Link a file of the output into `folder`; of an object, put a placeholder there."""
         old, new = self.old.path / name, folder / name
-        if name not in self.sizes:
+        if name not in self.nbytes_by_name:
             raise CorruptLayoutError(f"{old}: is missing; put it back, or convert the source again")
         with output_errors(new):
             new.parent.mkdir(parents=True, exist_ok=True)
-            store_at(old).link(old, new, self.sizes[name])
+            store_at(old).link(old, new, self.nbytes_by_name[name])
 
     def mismatch_error(self) -> MdioError:
         """Return the error for an output of an older version, or that was replaced meanwhile."""
@@ -131,7 +131,7 @@ class ZarrContinuation(Continuation):
     def plan(self, info: TrajectoryInfo) -> LayoutPlan:
         plan = self.plan_like_old(info)
         self._check_metadata(plan.replace(n_frames=self.old.info.n_frames))
-        self.n_reused = self.stop // plan.piece_frames * plan.piece_frames
+        self.n_reused_frames = self.stop // plan.piece_frames * plan.piece_frames
         return plan
 
     def _check_metadata(self, plan: LayoutPlan) -> None:
@@ -150,7 +150,7 @@ class ZarrContinuation(Continuation):
         from mdio.layouts.zarr.tree import atom_arrays
 
         plan, tree = writer.plan, cast("OwnTree", self.old.backend)
-        for start in range(0, self.n_reused, plan.piece_frames):
+        for start in range(0, self.n_reused_frames, plan.piece_frames):
             stop = start + plan.piece_frames
             crcs = {}
             for path, (array, metadata) in atom_arrays(plan).items():
@@ -180,14 +180,16 @@ class SegmentsContinuation(Continuation):
 
         if read_checksums(self.old.path, self.manifest, 0) is None:
             raise self.mismatch_error()
-        old_sizes = [segment.n_frames for segment in self.reused_segments]
-        self.n_reused = sum(old_sizes)
+        old_frames = [segment.n_frames for segment in self.reused_segments]
+        self.n_reused_frames = sum(old_frames)
         size = self.old.segments[0].n_frames
-        n_full, n_remaining = divmod(info.n_frames - self.n_reused, size)
-        sizes = (*old_sizes, *[size] * n_full, *[n_remaining] * (n_remaining > 0))
+        n_full, n_remaining = divmod(info.n_frames - self.n_reused_frames, size)
+        segment_frames = (*old_frames, *[size] * n_full, *[n_remaining] * (n_remaining > 0))
         plan = self.plan_like_old(info)
         return plan.replace(
-            segment_frames=sizes, piece_frames=min(plan.piece_frames, size), n_files=len(sizes)
+            segment_frames=segment_frames,
+            piece_frames=min(plan.piece_frames, size),
+            n_files=len(segment_frames),
         )
 
     def reuse_units(self, writer: LayoutWriter) -> None:
@@ -199,7 +201,7 @@ class SegmentsContinuation(Continuation):
             assert checksums is not None
             self.link_file(segment.file, writer.path)
             index = next(index_paths(self.old.path / segment.file))
-            if (name := str(index.relative_to(self.old.path))) in self.sizes:
+            if (name := str(index.relative_to(self.old.path))) in self.nbytes_by_name:
                 self.link_file(name, writer.path)
             reused_segments.append((segment, checksums.table))
         cast("SegmentsWriter", writer).reuse_segments(
@@ -223,12 +225,12 @@ class H5MDContinuation(Continuation):
         piece_frames = max(1, plan.piece_frames // multiple) * multiple
         plan = plan.replace(piece_frames=piece_frames, segment_frames=(), n_files=1)
         if plan.compression is not None and "parts" not in self.manifest:
-            self.n_reused = self.stop // plan.piece_frames * plan.piece_frames
+            self.n_reused_frames = self.stop // plan.piece_frames * plan.piece_frames
         return plan
 
     def reuse_units(self, writer: LayoutWriter) -> None:
         for start, stop in writer.plan.write_tasks():
-            if stop <= self.n_reused:
+            if stop <= self.n_reused_frames:
                 items = read_encoded_chunks(self.old, start, stop)
                 for item in items:
                     writer.store(item)

@@ -379,7 +379,7 @@ class StripePlan:
     alignment_nbytes: int = 1
     """Uncompressed HDF5 chunks begin at multiples of this."""
     padding: float = 0.0
-    """Share of the full system's stripes that is empty, behind chunks and in the last one; 0 where
+    """Share of the full system's stripes that is empty, after chunks and in the last one; 0 where
     chunks are not aligned."""
 
 

@@ -65,7 +65,7 @@ class RecordsLayout(IndexedLayout):
         first = self._snapshot(0)
         self._lacking = {name: getattr(first, name) is None for name in TIME_FIELDS}
         has_fields = {f"has_{name}": getattr(first, name) is not None for name in FIELDS[1:]}
-        info = self._describe(**has_fields)
+        info = self._read_properties(**has_fields)
         if first.time is not None:
             return info
         beginning = TIMES_MADE_UP if first.step is None else TIMES_MADE_UP_NOT_STEPS

@@ -57,7 +57,7 @@ class RefsLayout(Layout):
     """
 
     name = "refs"
-    facts = FormatFacts(suffixes=(".refs",), keeps_columns=True, reads_remote=True)
+    facts = FormatFacts(suffixes=(".refs",), stores_columns_exactly=True, reads_remote=True)
     _source: Layout
     _manifest: dict[str, Any]
 
@@ -303,7 +303,7 @@ def _inline_array(
 def position_tables(source: Layout) -> list[ChunkTable]:
     """Return the offsets of a trajectory's positions, file by file, all in the same format."""
     tables: list[ChunkTable] = []
-    for layout in source.files():
+    for layout in source.file_layouts():
         with layout:
             table = layout.tables().positions()
         if table is None:

@@ -280,7 +280,7 @@ class Sample:
 
         with self._reader, choose_executor(None, self._n_workers) as executor:
             for number, block_read in executor.imap(
-                self._reader, items(), describe=self._run_label
+                self._reader, items(), describe=self._describe_run
             ):
                 blocks_by_number[number] = block_read
                 while next_number in blocks_by_number:
@@ -289,7 +289,7 @@ class Sample:
                     if block is not None:
                         yield block
 
-    def _run_label(self, run: _Run | None) -> str:
+    def _describe_run(self, run: _Run | None) -> str:
         return "a pause" if run is None else f"{self.paths[run.trajectory]}, {run.start}:{run.stop}"
 
 
@@ -380,7 +380,7 @@ def sample(
         raise PlanError(f"there is no field {unknown.pop()!r}; there are {', '.join(FIELDS)}")
     fields = [name for name in FIELDS if name in {FIELDS[0], *fields}]
     sources: list[_Source] = []
-    selected_by_size: dict[int, SelectedAtoms] = {}
+    selected_by_n_atoms: dict[int, SelectedAtoms] = {}
     items: Any = trajectories
     is_single = isinstance(items, str | PathLike | Layout) or hasattr(items, "readline")
     if is_single or not isinstance(items, Iterable):
@@ -392,13 +392,13 @@ def sample(
             layouts = (open_with_topology(path, top, fields=fields, **options) for path in paths)
         for layout in layouts:  # each is closed before the next is opened: there may be thousands
             with layout:
-                indices, notes = _choose_indices(layout, atoms, top, selected_by_size)
+                indices, notes = _choose_indices(layout, atoms, top, selected_by_n_atoms)
                 n_atoms = layout.read(0, 0, indices).n_atoms  # raises for missing atoms
                 boundaries, notes = layout.boundaries(), layout.notes + notes
                 warn_of_lost_frames(layout.info, stacklevel=2)
                 closed = layout.with_metadata()
                 sources.append(_Source(closed, indices, n_atoms, layout.info, boundaries, notes))
-            _check_last(sources, fields)
+            _check_last_source(sources, fields)
     return Sample(
         sources,
         batch=batch,
@@ -414,11 +414,11 @@ def _choose_indices(
     layout: Layout,
     atoms: Any,
     top: str | PathLike[str] | None,
-    selected_by_size: dict[int, SelectedAtoms],
+    selected_by_n_atoms: dict[int, SelectedAtoms],
 ) -> tuple[AtomIndices | None, tuple[str, ...]]:
     """Return indices of the chosen atoms of a trajectory, None for all, and notes on the choice.
 
-    `selected_by_size`: atoms chosen with `top`, by number of atoms.
+    `selected_by_n_atoms`: atoms chosen with `top`, by number of atoms.
     """
     if atoms is None:
         return None, ()
@@ -428,17 +428,17 @@ def _choose_indices(
     if runs is not None:
         return indices_from_runs(runs), ()
     n_atoms = layout.info.n_atoms
-    selected_atoms = None if top is None else selected_by_size.get(n_atoms)
+    selected_atoms = None if top is None else selected_by_n_atoms.get(n_atoms)
     if selected_atoms is not None and selected_atoms.universe is not None:
         atom_group = selected_atoms.universe.atoms
         return selected_atoms.atoms, compare_names(
             atom_group, stored_topology(layout), top, layout.path
         )
-    selected_by_size[n_atoms] = selected_atoms = choose_atoms(layout, top, atoms, {})
+    selected_by_n_atoms[n_atoms] = selected_atoms = choose_atoms(layout, top, atoms, {})
     return selected_atoms.atoms, selected_atoms.notes
 
 
-def _check_last(sources: Sequence[_Source], fields: Sequence[str]) -> None:
+def _check_last_source(sources: Sequence[_Source], fields: Sequence[str]) -> None:
     """Raise PlanError if the last trajectory has other numbers of atoms or lacks a field."""
     first, last = sources[0], sources[-1]
     if last.n_atoms != first.n_atoms:

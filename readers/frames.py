@@ -76,7 +76,9 @@ class FrameCache:
         self._unit_frames = min(info.chunk_frames or 1, max(1, info.n_frames))
         unit_nbytes = max(1, self._unit_frames * info.frame_nbytes)
         self._is_compressed = info.compression is not None or info.precision is not None
-        decodes_chunks = self._is_compressed and info.compression not in layout.facts.decodes_frames
+        decodes_chunks = (
+            self._is_compressed and info.compression not in layout.facts.single_frame_compressions
+        )
         self._jump_frames = (
             self._unit_frames if decodes_chunks and unit_nbytes <= MAX_UNIT_NBYTES else 1
         )

@@ -42,15 +42,15 @@ class CopyConversion(Conversion):
         if job.view.first is None or is_changed:
             return None
         source, first, n_frames = job.view.source, job.view.first, job.view.info.n_frames
-        n_reused = 0 if job.appended is None else job.appended.continuation.n_reused
+        n_reused_frames = 0 if job.appended is None else job.appended.continuation.n_reused_frames
         runs = [
             run
             for layout, *frame_bounds in clip_runs(
-                source.joined_layouts, n_reused, source.info.n_frames
+                source.joined_layouts, n_reused_frames, source.info.n_frames
             )
             for run in clip_runs(layout.joined_layouts, *frame_bounds)
         ]
-        file_runs = [(list(layout.files()), start, stop) for layout, start, stop in runs]
+        file_runs = [(list(layout.file_layouts()), start, stop) for layout, start, stop in runs]
         files = [file for run_files, *_ in file_runs for file in run_files]
         try:
             file_tables = _frame_tables(files)
@@ -62,14 +62,14 @@ class CopyConversion(Conversion):
                 for run_files, start, stop in file_runs
                 for table in _cut_frames(list(islice(remaining, len(run_files))), start, stop)
             ]
-            stop = first + n_frames - n_reused
+            stop = first + n_frames - n_reused_frames
             tables = [table for table in _cut_frames(source_tables, first, stop) if table.n_frames]
             starts = accumulate(job.plan.segment_frames[:-1], initial=first)
             times_ps = [float(source.read(n, n + 1, atoms=[]).time[0]) for n in starts]
         finally:
             for file in files:
                 file.close()
-        share = (n_frames - n_reused) / n_frames
+        share = (n_frames - n_reused_frames) / n_frames
         plan = job.plan.replace(
             nbytes=round(sum(table.nbytes for table in tables) / share),
             piece_frames=max(job.plan.segment_frames),
@@ -81,12 +81,12 @@ class CopyConversion(Conversion):
             frames=tables,
             first_times_ps=times_ps,
             info=job.view.info,
-            n_reused=n_reused,
+            n_reused_frames=n_reused_frames,
         )
 
     @property
     def _needed_nbytes(self) -> float:
-        return self.plan.remaining(self.n_reused).nbytes
+        return self.plan.remaining(self.n_reused_frames).nbytes
 
     def _create_worker(self, writer: LayoutWriter) -> Any:
         return _SegmentCopier(writer, self.repairs.former if self.repairs else None)

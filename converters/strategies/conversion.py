@@ -21,7 +21,7 @@ from mdio.converters.options import ConvertResult, Progress
 from mdio.converters.periodic import count_all_crossings
 from mdio.converters.strategies import resuming, write_tasks
 from mdio.converters.strategies.job import Job, file_has
-from mdio.converters.strategies.resuming import find_complete
+from mdio.converters.strategies.resuming import find_complete_output
 from mdio.converters.strategies.write_tasks import (
     WriteTaskWorker,
     describe_task,
@@ -152,8 +152,8 @@ class Conversion:
                 self.appended.continuation.reuse_units(writer)
             n_resumed = sum(record.stop - record.start for record in records)
             if n_resumed:
-                n_reused = None if self.appended is None else self.n_reused
-                frames_text = stored_frames_text(n_resumed, self.plan.n_frames, n_reused)
+                n_reused_frames = None if self.appended is None else self.n_reused_frames
+                frames_text = stored_frames_text(n_resumed, self.plan.n_frames, n_reused_frames)
                 writer.notes.append(f"{frames_text} taken from an earlier run")
                 if progress is not None:
                     progress(n_resumed, 0)
@@ -204,8 +204,10 @@ class Conversion:
     def _notes_on_times(self) -> tuple[str, ...]:
         """Return a note where the times that were stored repeat or go back."""
         pieces = sorted(self._times.items())
-        if self.n_reused and self.job.options.sources.overlap == KEEP_ALL:  # else joined by times
-            last = self.n_reused - 1
+        if (
+            self.n_reused_frames and self.job.options.sources.overlap == KEEP_ALL
+        ):  # else joined by times
+            last = self.n_reused_frames - 1
             pieces.insert(0, (last, self.view.read(last, last + 1, atoms=()).time))
         numbers = [start + np.arange(len(times)) for start, times in pieces]
         return notes_on_times(
@@ -217,7 +219,7 @@ class Conversion:
 
     def expected(self) -> ViewLayout:
         """Return the frames that the output should hold, once it is written, for `verify`."""
-        return self.view if self.appended is None else self.appended.expected(self.out)
+        return self.view if self.appended is None else self.appended.expected_view(self.out)
 
     def close(self) -> None:
         """Close the source; it opens again when it is read."""
@@ -229,16 +231,16 @@ class Conversion:
         return self.appended is not None or self.repairs is not None
 
     @property
-    def n_reused(self) -> int:
+    def n_reused_frames(self) -> int:
         """Frames that stay of the output that is continued."""
-        return 0 if self.appended is None else self.appended.continuation.n_reused
+        return 0 if self.appended is None else self.appended.continuation.n_reused_frames
 
     @property
     def _needed_nbytes(self) -> float:
         """Bytes that will be written at least; 0 if unknown."""
         if self.plan.compression is not None or self.plan.is_rounded:
             return self.job.min_nbytes
-        return self.plan.remaining(self.n_reused).nbytes
+        return self.plan.remaining(self.n_reused_frames).nbytes
 
     def _note_stripes(self, writer: LayoutWriter) -> None:
         """Add a note where stripes were requested, and the file system did something else."""
@@ -256,13 +258,13 @@ class Conversion:
     def _identity(self, meta: OutputMeta) -> dict[str, Any]:
         """Return the values that must be equal for a run to continue an earlier one."""
         return resuming.conversion_identity(
-            meta, self.plan, self.selected_atoms.files, self.job.universe_crc32c
+            meta, self.plan, self.selected_atoms.topology_paths, self.job.universe_crc32c
         )
 
     def _find_complete(self) -> ConvertResult | None:
         """Return the result if the output is complete; unfinished copies of it are removed then."""
         recover(self.out)
-        result = find_complete(self.job, self.plan, copies=self.copies)
+        result = find_complete_output(self.job, self.plan, copies=self.copies)
         path = link_target(self.out).absolute() if store_at(self.out).has_folders else None
         if isinstance(result, str):
             paths = [] if path is None else leftovers([path])
@@ -332,7 +334,7 @@ class Conversion:
             with output_errors(temporary):
                 first_record = resuming.first_record(identity, meta, self.plan)
                 if self.appended is not None:
-                    first_record[N_REUSED_KEY] = self.n_reused
+                    first_record[N_REUSED_KEY] = self.n_reused_frames
                 journal = Journal(temporary, first_record)
                 self._journal = stack.enter_context(journal)
             meta, self.plan = resuming.restore_plan(journal, meta, self.plan)
@@ -354,7 +356,7 @@ class Conversion:
         return [
             (start, stop)
             for start, stop in worker.writer.plan.write_tasks()
-            if start >= self.n_reused and start not in worker.done
+            if start >= self.n_reused_frames and start not in worker.done
         ]
 
     def _write(self, worker: Any, executor: Executor, progress: Progress | None) -> int:

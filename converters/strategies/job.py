@@ -44,7 +44,7 @@ from mdio.layouts.writer import LayoutWriter, NotFinite, OutputMeta
 
 
 @dataclass(frozen=True)
-class Appended:
+class ExtendedOutput:
     """An existing output that the new one continues and replaces."""
 
     continuation: Continuation
@@ -69,7 +69,7 @@ class Appended:
             recipe={k: v for k, v in recipe.items() if k not in ("stop", "end_ps")},
         )
 
-    def expected(self, out: Path) -> ViewLayout:
+    def expected_view(self, out: Path) -> ViewLayout:
         """Return what the new output, at `out`, should hold, to compare it with.
 
         Frames of the old output, which it has replaced, are those of the new one itself.
@@ -84,10 +84,12 @@ class Appended:
         return ViewLayout(out, source=chain_joined(members, Joining(tuple(parts), changes=True)))
 
 
-def make_topology_files(
+def topology_file_contents(
     selected_atoms: SelectedAtoms, out: Path, sources: Sequence[Path], first: FrameBlock | None
 ) -> dict[Path, bytes]:
-    """Return the topology files beside `out` by path: of the kept atoms, and of each group.
+    """Return the topology files beside `out` by path: of the atoms, and of each group.
+
+    With `first`, their Universe's atoms and box are moved to that frame.
 
     Outputs with one stem (``md.zarr`` and ``md.h5md``) share a topology if it is the same; if a
     different file has the name and may belong to another output, since `out` is new or others have
@@ -155,7 +157,7 @@ def _has_namesakes(out: Path, sources: Sequence[Path]) -> bool:
 
 
 TOPOLOGY_TITLE = b"Topology written by mdio\n"
-MAX_BONDED = 99_999
+MAX_CONECT_SERIAL = 99_999
 """The last atom that has room in the lines of bonds of PDB; with others there are none."""
 
 
@@ -183,17 +185,17 @@ def _bonds_of_pdb(atoms: Any) -> bytes:
     if not hasattr(atoms.universe, "bonds"):
         return b""
     bonds = atoms.intra_bonds
-    known = ~np.asarray(bonds._guessed, bool)  # no public name has it for all at once
+    not_guessed = ~np.asarray(bonds._guessed, bool)  # no public name has it for all at once
     numbers = dict(zip(atoms.ix.tolist(), range(1, len(atoms) + 1), strict=True))
-    beside: dict[int, list[int]] = defaultdict(list)
-    for pair in np.unique(bonds.to_indices()[known], axis=0).tolist():
+    bonded: dict[int, list[int]] = defaultdict(list)
+    for pair in np.unique(bonds.to_indices()[not_guessed], axis=0).tolist():
         for one, other in (pair, pair[::-1]):
-            beside[one].append(numbers[other])
-    if any(numbers[atom] > MAX_BONDED for atom in beside):
+            bonded[one].append(numbers[other])
+    if any(numbers[atom] > MAX_CONECT_SERIAL for atom in bonded):
         return b""
     lines = (
         "".join(f"{number:5d}" for number in (numbers[atom], *sorted(others)))
-        for atom, others in sorted(beside.items())
+        for atom, others in sorted(bonded.items())
     )
     return "".join(f"CONECT{line}\n" for line in lines).encode()
 
@@ -203,7 +205,7 @@ CHECKSUM_KEYS = ("file_crc32c", "column_crc32c", "table_crc32c", "segments", "pi
 
 
 @dataclass
-class Repairs:
+class RepairedOutput:
     """An output to repair, and the metadata of the repaired one."""
 
     former: Layout
@@ -216,7 +218,7 @@ class Repairs:
     def compare(self, manifest: Mapping[str, Any]) -> None:
         """Raise SourceError if checksums of the repaired output and of the former one differ."""
         for key in CHECKSUM_KEYS:
-            names = list(_differing(self.manifest.get(key, {}), manifest.get(key, {})))
+            names = list(_differing_names(self.manifest.get(key, {}), manifest.get(key, {})))
             if names:
                 raise SourceError(
                     f"{self.former.path}: this source does not give the checksums that the output "
@@ -225,7 +227,7 @@ class Repairs:
                 )
 
 
-def _differing(old: Any, new: Any) -> Iterator[str]:
+def _differing_names(old: Any, new: Any) -> Iterator[str]:
     """Yield the names under which tables of checksums, or lists of segments, differ."""
     if isinstance(old, Mapping):
         yield from (name for name in old if new.get(name) != old[name])
@@ -257,9 +259,9 @@ class Job:
     """How the files were joined, if they were not joined as given."""
     topology: Topology | None = None
     """Topology of the atoms to convert, if the output stores it."""
-    appended: Appended | None = None
+    appended: ExtendedOutput | None = None
     """The output that it continues and replaces."""
-    repairs: Repairs | None = None
+    repairs: RepairedOutput | None = None
     """The output that it repairs."""
     unreadable_stretches: Sequence[Stretch] = ()
     """Damaged bytes in which several frames may be lost."""
@@ -341,4 +343,4 @@ class Job:
         first = None
         if self.transformed or (len(self.view.frames) and self.view.frames[0]):
             first = self.view.read(0, 1)
-        return make_topology_files(self.selected_atoms, self.out, self.files, first)
+        return topology_file_contents(self.selected_atoms, self.out, self.files, first)

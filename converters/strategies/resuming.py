@@ -205,14 +205,22 @@ def resume_from(journal: Journal, writer: LayoutWriter) -> list[PieceRecord]:
     return list(existing)
 
 
-NOT_COMPARED = ("uuid", "created", "has_box", "not_finite", "manifest_crc32c", "stripe", "recipe")
+NOT_COMPARED_KEYS = (
+    "uuid",
+    "created",
+    "has_box",
+    "not_finite",
+    "manifest_crc32c",
+    "stripe",
+    "recipe",
+)
 """Keys of manifests that may differ, or are compared separately."""
 STRIPE_KEYS = ("stripe_nbytes", "stripe_count")
-NOT_COMPARED_FIELDS = ("piece_frames", "n_files")
+NOT_COMPARED_PLAN_FIELDS = ("piece_frames", "n_files")
 """Fields of a plan that depend on the workers."""
 
 
-def find_complete(job: Job, plan: LayoutPlan, *, copies: bool) -> ConvertResult | str | None:
+def find_complete_output(job: Job, plan: LayoutPlan, *, copies: bool) -> ConvertResult | str | None:
     """Return the result of a conversion whose output exists already; None if it does not.
 
     For an output that was made with another source or other options, returns a message that says
@@ -225,8 +233,8 @@ def find_complete(job: Job, plan: LayoutPlan, *, copies: bool) -> ConvertResult 
     manifest: their frames are compared. Outputs that depend on the bonds of a Universe never count.
     """
     start_s = time.perf_counter()
-    continues = job.appended or job.repairs or job.options.running.source_grows
-    if continues or job.universe_crc32c is not None:
+    always_converts = job.appended or job.repairs or job.options.running.source_grows
+    if always_converts or job.universe_crc32c is not None:
         return None
     try:
         with open_layout(job.out) as layout:
@@ -237,8 +245,8 @@ def find_complete(job: Job, plan: LayoutPlan, *, copies: bool) -> ConvertResult 
     except OSError:
         return None
     expected: dict[str, Any] = json.loads(json.dumps(build_manifest(plan, job.meta())))
-    was_added_to = manifest is not None and "appended_to" in manifest
-    not_compared = (*NOT_COMPARED, "compression") if was_added_to else NOT_COMPARED
+    was_appended_to = manifest is not None and "appended_to" in manifest
+    not_compared = (*NOT_COMPARED_KEYS, "compression") if was_appended_to else NOT_COMPARED_KEYS
     stored_values, new_values = (
         {key: values.get(key) for key in expected if key not in not_compared}
         | {"stripe": [values["stripe"].get(key) for key in STRIPE_KEYS]}
@@ -253,11 +261,11 @@ def find_complete(job: Job, plan: LayoutPlan, *, copies: bool) -> ConvertResult 
         and manifest.get("flavour") == plan.flavour
         and (
             stored_values["recipe"] == new_values["recipe"]
-            if was_added_to
+            if was_appended_to
             else all(
                 getattr(plan, key) == value
                 for key, value in plan_values.items()
-                if key not in NOT_COMPARED_FIELDS
+                if key not in NOT_COMPARED_PLAN_FIELDS
             )
         )
         and _topology_bytes(topology) == _topology_bytes(job.topology)
@@ -284,22 +292,23 @@ def _explain_difference(
     new_values: Mapping[str, Any],
 ) -> str:
     """Return how an output differs from the one that `job` would make, and what to do."""
-    force, source = "--force (force=True in Python)", manifest["source"]
+    force_text, source = "--force (force=True in Python)", manifest["source"]
     options = describe_changed_options(stored_values["recipe"], new_values["recipe"])
     if not options and not {"stop", "end_ps"} & new_values["recipe"].keys():
         recorded = [content_of(record) for record in source.get("files", [source])]
         new_files = [path for path in job.files if content_of(fingerprint(path)) not in recorded]
         names = shlex.join(map(str, new_files or job.files))
-        append = f"`mdio append {names} {shlex.quote(str(job.out))}` (mdio.append) adds what"
+        append_text = f"`mdio append {names} {shlex.quote(str(job.out))}` (mdio.append) adds what"
         if new_files and all(is_unchanged_source(path, source) for path in new_files):
-            return f"{names} has grown since: {append} is new; {force} converts all again"
+            return f"{names} has grown since: {append_text} is new; {force_text} converts all again"
         if not new_files and "appended_to" in manifest:
             return (
-                f"frames were added to it since: {append} it lacks; {force} converts {names} alone"
+                f"frames were added to it since: {append_text} it lacks; {force_text} converts "
+                f"{names} alone"
             )
     change = describe_change(stored_values, new_values) or options or "its chunks, or its topology"
     advice = "give the same source and options, choose another name, or use"
-    return f"was made otherwise ({change}); {advice} {force}"
+    return f"was made differently ({change}); {advice} {force_text}"
 
 
 COMPARED_NBYTES = 1 << 30

@@ -49,10 +49,10 @@ def order_for_concurrent_files(
     return [piece for *_, piece in sorted(sort_keys)]
 
 
-def cut_batches(start: int, stop: int, step: int | None) -> list[Piece]:
-    """Return frames ``start:stop`` cut into runs of `step`; None: one run."""
-    step = step or stop - start
-    return [(first, min(first + step, stop)) for first in range(start, stop, step)]
+def cut_batches(start: int, stop: int, max_frames: int | None) -> list[Piece]:
+    """Return frames ``start:stop`` cut into runs of up to `max_frames`; None: one run."""
+    max_frames = max_frames or stop - start
+    return [(first, min(first + max_frames, stop)) for first in range(start, stop, max_frames)]
 
 
 def describe_task(piece: Piece) -> str:
@@ -68,7 +68,7 @@ def _copy_buffers(result: Any) -> Any:
 
 
 class WriteTaskWorker:
-    """Reads one piece from the source and gives it to the writer, a batch after the other.
+    """Reads one piece from the source and gives it to the writer, batch by batch.
 
     Keeps the opened source and the memory of its frames from batch to batch. `former`: an output
     that is being repaired, whose intact pieces are copied.
@@ -84,10 +84,10 @@ class WriteTaskWorker:
         self.source = source
         self.writer = writer
         self.former = former
-        self._columns: Layout | None = None
+        self._verified_former: Layout | None = None
         """The former output, compared with its checksums, if it keeps boxes, times and steps."""
-        if former is not None and former.facts.keeps_columns:
-            self._columns = open_layout(former.path)
+        if former is not None and former.facts.stores_columns_exactly:
+            self._verified_former = open_layout(former.path)
         self._buffer: FrameBlock | None = None
         self._is_prefetched = False
 
@@ -151,7 +151,11 @@ class WriteTaskWorker:
     def _stored_columns(self, start: int, stop: int) -> FrameBlock | None:
         """Return boxes, times and steps of the former output, if they are intact."""
         with suppress(CorruptLayoutError):
-            return None if self._columns is None else self._columns.read(start, stop, atoms=[])
+            return (
+                None
+                if self._verified_former is None
+                else self._verified_former.read(start, stop, atoms=[])
+            )
         return None
 
     def _read(self, start: int, stop: int) -> FrameBlock:
@@ -165,8 +169,8 @@ class WriteTaskWorker:
     def close(self) -> None:
         """Close the source."""
         self.source.close()
-        if self._columns is not None:
-            self._columns.close()
+        if self._verified_former is not None:
+            self._verified_former.close()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_buffer": None, "_is_prefetched": False, "overlaps_writes": False}

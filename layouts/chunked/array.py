@@ -38,13 +38,13 @@ CoalescedChunks = list[tuple[int, Bytes, Bytes]]
 these."""
 
 
-NARROW_SHARE = 4
-"""Only the bytes of the requested atoms are read if they are at most 1/NARROW_SHARE of a frame, and
-frames have at least `NARROW_FRAME_NBYTES`."""
-NARROW_FRAME_NBYTES = 64 << 10
+PARTIAL_READ_DIVISOR = 4
+"""Only the bytes of the requested atoms are read if they are at most 1/PARTIAL_READ_DIVISOR of a
+frame, and frames have at least `MIN_PARTIAL_FRAME_NBYTES`."""
+MIN_PARTIAL_FRAME_NBYTES = 64 << 10
 """Of smaller frames all bytes are read, which costs less than the additional calls."""
-FEW_FRAMES_SHARE = 16
-"""At most 1/FEW_FRAMES_SHARE of a chunk's frames, or one, are decoded alone when a chunk is first
+FEW_FRAMES_DIVISOR = 16
+"""At most 1/FEW_FRAMES_DIVISOR of a chunk's frames, or one, are decoded alone when a chunk is first
 accessed: if others are read next, decoding all of them then has cost little more."""
 
 
@@ -90,9 +90,9 @@ def select_atoms(
 
 _scratch = Scratch()
 """All arrays share it, since hundreds of them are open for an ensemble."""
-RUN_NBYTES = 4 << 20
+CHECKSUM_RUN_NBYTES = 4 << 20
 """Bytes that are read before their checksum is computed: enough for file systems to be fast."""
-DISK_RUN_NBYTES = 512 << 10
+DISK_CHECKSUM_RUN_NBYTES = 512 << 10
 """The same on a disk of this machine: few enough to be still in the cache of a core."""
 
 
@@ -102,8 +102,8 @@ class ChunkedArray(ABC):
     Chunks form a grid: their rows are along the frames, their columns along the atoms.
     `name`: in messages. `shape`, `chunk`: numbers of frames and atoms, of the array and of
     a chunk. `uncompressed`: whether chunks are stored so. `verify`: whether everything that is
-    read is compared with checksums. `in_pieces`: whether parts of a frame in a chunk are then read
-    as complete pieces (`mdio.core.files.piece_sums`).
+    read is compared with checksums. `has_piece_checksums`: whether parts of a frame in a chunk are
+    then read as complete pieces (`mdio.core.files.piece_sums`).
     """
 
     trailer_nbytes = 0
@@ -123,14 +123,17 @@ class ChunkedArray(ABC):
         *,
         uncompressed: bool,
         verify: bool,
-        in_pieces: bool,
+        has_piece_checksums: bool,
     ) -> None:
         self.name = name
         self.n_frames, self.n_atoms = shape[:2]
         self.chunk_frames, self.chunk_atoms = chunk[:2]
         self.grid = (-(-self.n_frames // self.chunk_frames), -(-self.n_atoms // self.chunk_atoms))
         self.row_nbytes = 12 * self.chunk_atoms
-        self.uncompressed, self.in_pieces = uncompressed, uncompressed and verify and in_pieces
+        self.uncompressed, self.has_piece_checksums = (
+            uncompressed,
+            uncompressed and verify and has_piece_checksums,
+        )
         self.verifies = verify
         self._all_columns = [
             self._column(
@@ -189,13 +192,13 @@ class ChunkedArray(ABC):
     ) -> ColumnAtoms:
         n_atoms = min(self.chunk_atoms, self.n_atoms - column * self.chunk_atoms)
         byte_bounds = None
-        if self.uncompressed and self.row_nbytes >= NARROW_FRAME_NBYTES:
+        if self.uncompressed and self.row_nbytes >= MIN_PARTIAL_FRAME_NBYTES:
             begin, end = 0, 12 * n_atoms
             if atoms is not None:
                 begin, end = 12 * int(atoms.min()), 12 * int(atoms.max()) + 12
-            if self.in_pieces:
+            if self.has_piece_checksums:
                 begin, end = widen_to_pieces(begin, end, self.row_nbytes)
-            if (end - begin) * NARROW_SHARE <= self.row_nbytes:
+            if (end - begin) * PARTIAL_READ_DIVISOR <= self.row_nbytes:
                 byte_bounds = begin, end
         return ColumnAtoms(column, atoms, n_atoms, target, byte_bounds)
 
@@ -265,14 +268,14 @@ class ChunkedArray(ABC):
     ) -> bool:
         """Return whether to decode only the requested frames of a row of chunks, and keep nothing.
 
-        So if they are all frames of the row; or few, and others of the row were not requested just
-        before. From a store, a chunk is fetched only once, and kept.
+        True if they are all frames of the row; or few, and others of the row were not requested
+        just before. From a store, a chunk is fetched only once, and kept.
         """
         if row_frames.is_complete or not self.decodes_frames:
             return row_frames.is_complete
         previous_row, self._last_partial_row = self._last_partial_row, row_frames.row
         n_frames = row_frames.end - row_frames.first
-        is_few = n_frames == 1 or n_frames * FEW_FRAMES_SHARE <= self.chunk_frames
+        is_few = n_frames == 1 or n_frames * FEW_FRAMES_DIVISOR <= self.chunk_frames
         return (
             is_few
             and row_frames.row != previous_row
@@ -324,7 +327,7 @@ class ChunkedArray(ABC):
             problem = str(error).removeprefix(f"{file.path}: ")
             raise self.chunk_error(row, column, file, problem) from error
 
-    def _check_rows(
+    def _check_frames(
         self,
         row: int,
         column: int,
@@ -351,14 +354,14 @@ class ChunkedArray(ABC):
         """Read frames of an uncompressed chunk, from its frame `first` on."""
         file, offset, _ = self.locate(row, 0)
         offset += first * self.row_nbytes
-        if self.in_pieces:
+        if self.has_piece_checksums:
             start = row * self.chunk_frames + first
             checksums = self._piece_checksums(start, start + len(out), 0, 0, self._n_pieces)
             if file.fill_rows(offset, out, checksums, ROW_PIECE_NBYTES):
                 return
         self._fill(row, 0, file, offset, out)
-        if self.in_pieces:
-            self._check_rows(row, 0, first, file, out)
+        if self.has_piece_checksums:
+            self._check_frames(row, 0, first, file, out)
 
     def _read_contiguous(self, start: int, stop: int, out: FloatArray) -> None:
         """Read straight into `out`, neighbouring chunks with one call."""
@@ -381,7 +384,9 @@ class ChunkedArray(ABC):
                 self._read_coalesced(file, begin, chunks, max_nbytes)
                 chunks = []
             if next_file is not file:
-                max_nbytes = DISK_RUN_NBYTES if next_file.is_on_disk else RUN_NBYTES
+                max_nbytes = (
+                    DISK_CHECKSUM_RUN_NBYTES if next_file.is_on_disk else CHECKSUM_RUN_NBYTES
+                )
             if not chunks:
                 file, begin = next_file, offset
             chunks.append((row, data, trailing))
@@ -421,10 +426,10 @@ class ChunkedArray(ABC):
         row, first, end, _, is_complete = row_frames
         column, atoms, n_atoms, target, byte_bounds = column_atoms
         if byte_bounds is not None:
-            source = self._read_rows(row_frames, column, *byte_bounds)
+            source = self._read_frame_bytes(row_frames, column, *byte_bounds)
             source, atoms = select_atoms(source, atoms, n_atoms, byte_bounds[0] // 4)
         elif self.uncompressed and not is_complete:
-            source = self._read_rows(row_frames, column, 0, self.row_nbytes)
+            source = self._read_frame_bytes(row_frames, column, 0, self.row_nbytes)
             source = source.reshape(len(source), -1, 3)
         elif only_requested:
             if atoms is None and n_atoms < self.chunk_atoms:
@@ -444,7 +449,9 @@ class ChunkedArray(ABC):
         else:
             out[:, target] = source[:, atoms]
 
-    def _read_rows(self, row_frames: RowFrames, column: int, low: int, high: int) -> FloatArray:
+    def _read_frame_bytes(
+        self, row_frames: RowFrames, column: int, low: int, high: int
+    ) -> FloatArray:
         """Return bytes ``low:high`` of requested frames of an uncompressed chunk, as floats."""
         row, first, end, *_ = row_frames
         file, offset, _ = self.locate(row, column)
@@ -455,11 +462,11 @@ class ChunkedArray(ABC):
         else:
             for number, frame_bytes in enumerate(row_bytes):
                 self._fill(row, column, file, first_byte + number * self.row_nbytes, frame_bytes)
-        if self.in_pieces:
-            self._check_rows(row, column, first, file, row_bytes, low // ROW_PIECE_NBYTES)
+        if self.has_piece_checksums:
+            self._check_frames(row, column, first, file, row_bytes, low // ROW_PIECE_NBYTES)
         return row_bytes.view("<f4")
 
-    def _encoded(self, row: int, column: int, *, verify: bool) -> tuple[OpenFile, Bytes]:
+    def _read_encoded(self, row: int, column: int, *, verify: bool) -> tuple[OpenFile, Bytes]:
         """Return the stored bytes of a chunk, valid until the next call in this thread."""
         file, offset, nbytes = self.locate(row, column)
         encoded = _scratch.buffer("encoded", nbytes + self.trailer_nbytes)
@@ -473,7 +480,7 @@ class ChunkedArray(ABC):
     ) -> None:
         """Fill `out`; `selection`: atoms, first and end frame, as `_decode` takes them."""
         verify = self.verifies if verify is None else verify
-        file, data = self._encoded(row, column, verify=verify)
+        file, data = self._read_encoded(row, column, verify=verify)
         try:
             self._decode(data, out, *selection)
         except ValueError as error:
@@ -486,7 +493,7 @@ class ChunkedArray(ABC):
     def _load(self, row: int, column: int, *, verify: bool) -> FloatArray:
         """Return a complete chunk with its padding; uncompressed, valid until the next call."""
         if self.uncompressed:
-            data = self._encoded(row, column, verify=verify)[1]
+            data = self._read_encoded(row, column, verify=verify)[1]
             return data.view("<f4").reshape(-1, self.chunk_atoms, 3)
         chunk = np.empty((self.chunk_frames, self.chunk_atoms, 3), np.float32)
         self._decode_into(row, column, chunk, None, 0, self.chunk_frames, verify=verify)

@@ -63,11 +63,12 @@ class OwnOutput(ABC, Generic[Array]):
         self.path, self._verifies = path, verify
         self.manifest: Mapping[str, Any] = check_manifest(manifest, path)
         self.n_frames: int = self.manifest["n_frames"]
-        self._sizes = {FULL_SYSTEM: self.manifest["n_atoms"], **self.manifest["groups"]}
+        self._n_atoms_by_group = {FULL_SYSTEM: self.manifest["n_atoms"], **self.manifest["groups"]}
         self.group = group or FULL_SYSTEM
-        if self.group not in self._sizes:
+        if self.group not in self._n_atoms_by_group:
             raise PlanError(
-                f"{path}: there is no group {group!r} in it; there are {', '.join(self._sizes)}"
+                f"{path}: there is no group {group!r} in it; there are "
+                f"{', '.join(self._n_atoms_by_group)}"
             )
         group_atoms = {}
         if self.group == FULL_SYSTEM:
@@ -86,10 +87,13 @@ class OwnOutput(ABC, Generic[Array]):
 
     @abstractmethod
     def read_column(self, name: str, start: int, stop: int) -> NDArray[Any]:
-        """Return ``time``, ``step`` or ``box`` of frames; raises CorruptLayoutError."""
+        """Return ``time`` (ps, shape (F,)), ``step`` ((F,)) or ``box`` ((F, 6)) of frames.
+
+        Raises CorruptLayoutError.
+        """
 
     @abstractmethod
-    def _run_in_memory(self, start: int, stop: int) -> tuple[int, int]:
+    def _column_run(self, start: int, stop: int) -> tuple[int, int]:
         """Return a run around these frames whose times, steps and boxes are in memory."""
 
     @abstractmethod
@@ -115,10 +119,10 @@ class OwnOutput(ABC, Generic[Array]):
         plans = []
         for key, array in self.arrays.items():
             shape = (array.n_atoms, array.chunk_frames, array.chunk_atoms)
-            plans.append(ArrayPlan(*key, *shape, contiguous, self._own_compression(*key)))
+            plans.append(ArrayPlan(*key, *shape, contiguous, self._array_codec(*key)))
         return tuple(plans)
 
-    def _own_compression(self, group: str, field: str) -> str | None:  # noqa: ARG002
+    def _array_codec(self, group: str, field: str) -> str | None:  # noqa: ARG002
         """Return the codec of an array; None if it is that of the full system."""
         return None
 
@@ -167,7 +171,7 @@ class OwnOutput(ABC, Generic[Array]):
     ) -> None:
         first, end, (time, step, box) = self._cached_columns
         if not first <= start <= stop <= end:
-            first, end = self._run_in_memory(start, stop)
+            first, end = self._column_run(start, stop)
             time, step, box = (
                 self.read_column(name, first, end) for name in ("time", "step", "box")
             )
@@ -218,29 +222,36 @@ class OwnOutput(ABC, Generic[Array]):
         if atoms is None:
             return self.group, None
         group, atoms = self.groups.smallest_group(atoms) or (self.group, atoms)
-        size = self._sizes[group]
+        size = self._n_atoms_by_group[group]
         if atoms is not None and atoms.size == size and np.array_equal(atoms, np.arange(size)):
             atoms = None
         return group, atoms
 
     def _units_of(self, key: tuple[str, str]) -> Iterator[Unit]:
         array = self.arrays[key]
-        for row, column in np.ndindex(*array.grid):
-            first = row * array.chunk_frames
+        for frame_chunk, atom_chunk in np.ndindex(*array.grid):
+            first = frame_chunk * array.chunk_frames
             frames = (first, min(first + array.chunk_frames, array.n_frames))
             check, ranges = (
-                partial(array.check, row, column),
-                partial(array.chunk_range, row, column),
+                partial(array.check, frame_chunk, atom_chunk),
+                partial(array.chunk_range, frame_chunk, atom_chunk),
             )
-            openings = partial(array.chunk_openings, row)
-            yield Unit(array.describe_chunk(row, column), check, frames, key[0], ranges, openings)
+            openings = partial(array.chunk_openings, frame_chunk)
+            yield Unit(
+                array.describe_chunk(frame_chunk, atom_chunk),
+                check,
+                frames,
+                key[0],
+                ranges,
+                openings,
+            )
 
     def close(self) -> None:
         for array in self.arrays.values():
             array.close()
 
 
-GroupAtoms = tuple[str, AtomIndices | None]
+AtomsInGroup = tuple[str, AtomIndices | None]
 """A stored group, and indices of atoms in it; None: all of them, in its order."""
 
 
@@ -256,24 +267,24 @@ class StoredGroups:
         for name in sorted(groups, key=lambda name: groups[name].size):
             order = np.argsort(groups[name], kind="stable")
             self._groups.append((name, groups[name][order], order))
-        self._last: tuple[AtomIndices, GroupAtoms | None] | None = None
+        self._last_selection: tuple[AtomIndices, AtomsInGroup | None] | None = None
 
-    def smallest_group(self, atoms: AtomIndices) -> GroupAtoms | None:
+    def smallest_group(self, atoms: AtomIndices) -> AtomsInGroup | None:
         """Return the smallest group that has all of `atoms`, or None, and their indices in it.
 
         The result for the last selection is kept: an analysis reads the same one block after block.
         """
-        if self._last is not None and np.array_equal(self._last[0], atoms):
-            return self._last[1]
-        covered = self._search(atoms) if self._groups else None
-        self._last = (atoms.copy(), covered)
-        return covered
+        if self._last_selection is not None and np.array_equal(self._last_selection[0], atoms):
+            return self._last_selection[1]
+        found = self._search(atoms) if self._groups else None
+        self._last_selection = (atoms.copy(), found)
+        return found
 
     def atoms_of(self, name: str) -> AtomIndices:
         """Return the atoms of a group in the order in which they are stored; raises KeyError."""
         return self._atoms_by_group[name]
 
-    def _search(self, atoms: AtomIndices) -> GroupAtoms | None:
+    def _search(self, atoms: AtomIndices) -> AtomsInGroup | None:
         for name, group_atoms, order in self._groups:
             if not group_atoms.size:
                 continue
@@ -285,7 +296,7 @@ class StoredGroups:
         return None
 
 
-class Ensemble(ABC):
+class EnsembleWriter(ABC):
     """Combines several outputs to one ensemble, in a folder that is at `path` until published."""
 
     suffix: ClassVar[str] = ""
@@ -338,6 +349,6 @@ def check_members(
         if not required.exists():
             raise CorruptLayoutError(
                 f"{path}: the trajectory {label!r} of the ensemble is missing ({member}); put it "
-                "back, or there what its source is converted to (mdio convert, then mv), or "
-                "convert all again with --force"
+                "back, convert its source again to that path (mdio convert, then mv), or convert "
+                "all again with --force"
             )

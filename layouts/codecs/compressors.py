@@ -25,7 +25,7 @@ QUANTISED_NAME = "mdio.quantised"
 """Name of mdio's own codec, in metadata and among zarr's entry points."""
 QUANTISED_LEVELS = {"zstd": (1, 9, 1), "lz4": (1, 9, 5)}
 """Levels of codecs for integers: lowest, highest and default."""
-PURPOSES = {"fast": ("lz4", "bitpack"), "small": ("zstd", "rigid")}
+PRESETS = {"fast": ("lz4", "bitpack"), "small": ("zstd", "rigid")}
 """Names of purposes, and the compressors that they select: of floats, of integers."""
 
 
@@ -164,13 +164,13 @@ COMPRESSORS: Mapping[str, type[Compressor]] = {"zstd": Zstd, "lz4": BloscLZ4, "g
 
 
 @cache
-def _plugins() -> Mapping[str, type[Compressor]]:
+def _plug_ins() -> Mapping[str, type[Compressor]]:
     from mdio.core.plug_ins import find_plug_ins  # seldom needed
 
-    return find_plug_ins("mdio.codecs", Compressor, COMPRESSORS, check=_check_attributes)  # type: ignore[type-abstract]
+    return find_plug_ins("mdio.codecs", Compressor, COMPRESSORS, check=_check_and_mark)  # type: ignore[type-abstract]
 
 
-def _check_attributes(cls: type[Compressor]) -> None:
+def _check_and_mark(cls: type[Compressor]) -> None:
     """Mark a class of another package; raises TypeError if it lacks something."""
     if missing := sorted(cls.__abstractmethods__):
         raise TypeError(f"{cls.__name__} has no method {' and no '.join(missing)}")
@@ -209,7 +209,7 @@ def compress(compressor: Compressor, data: Bytes) -> Bytes:
 def _compressor_classes() -> Iterator[type[Compressor]]:
     """Yield mdio's compressors, then those of other packages, which are looked up only then."""
     yield from COMPRESSORS.values()
-    yield from _plugins().values()
+    yield from _plug_ins().values()
 
 
 def _parse_level(
@@ -221,7 +221,7 @@ def _parse_level(
     that the layout has besides.
     """
     name, _, text = option.partition(":")
-    names_alone = (*without_level, *PURPOSES)
+    names_alone = (*without_level, *PRESETS)
     if name in names_alone:
         raise PlanError(f"--compression {option}: {name} has no levels; leave out :{text}")
     if name in WITHOUT_LEVEL:
@@ -249,21 +249,21 @@ def compressor_from_option(option: str | None) -> Compressor | None:
     """Return the compressor of floats that ``--compression`` names; raises PlanError."""
     if option is None or option == "none":
         return None
-    option = PURPOSES.get(option, (option,))[0]
+    option = PRESETS.get(option, (option,))[0]
     classes = COMPRESSORS
     if option.partition(":")[0] not in classes:
-        classes = {**classes, **_plugins()}
+        classes = {**classes, **_plug_ins()}
     levels = {name: cls.levels for name, cls in classes.items()}
     name, level = _parse_level(option, levels, "zarr")
     return classes[name](level)
 
 
-def full_option(option: str | None) -> str | None:
+def option_with_level(option: str | None) -> str | None:
     """Return ``--compression`` of floats with its level; None without one; raises PlanError."""
     compressor = compressor_from_option(option)
     if compressor is None or option is None:
         return None
-    name = PURPOSES.get(option, (option,))[0].partition(":")[0]
+    name = PRESETS.get(option, (option,))[0].partition(":")[0]
     return f"{name}:{compressor.level}"
 
 
@@ -288,24 +288,27 @@ def quantised_from_option(step: float, rule: str | None, option: str | None) -> 
     """
     if not 0 < step < np.inf:
         raise PlanError(f"--precision is {step}; give a positive step in angstrom")
-    form = QuantisedFormat(step, "step" if rule in (None, "asked") else "xtc")
-    option = PURPOSES.get(option or "none", (None, option))[1]
-    if option in (None, "none", form.compression):
-        return form
+    quantised_format = QuantisedFormat(step, "step" if rule in (None, "asked") else "xtc")
+    option = PRESETS.get(option or "none", (None, option))[1]
+    if option in (None, "none", quantised_format.compression):
+        return quantised_format
     if option == "rigid":
-        return replace(form, compressor="rigid")
+        return replace(quantised_format, compressor="rigid")
     if option == "rigid-seek":
-        return replace(form, compressor="rigid-seek")
+        return replace(quantised_format, compressor="rigid-seek")
     name, level = _parse_level(option, QUANTISED_LEVELS, "zarr with --precision", *WITHOUT_LEVEL)
-    return replace(form, compressor="lz4" if name == "lz4" else "zstd", level=level)
+    return replace(quantised_format, compressor="lz4" if name == "lz4" else "zstd", level=level)
 
 
-def quantised_metadata(form: QuantisedFormat) -> dict[str, Any]:
+def quantised_metadata(quantised_format: QuantisedFormat) -> dict[str, Any]:
     """Return the entry of mdio's codec in ``zarr.json``."""
-    options: dict[str, Any] = {"rule": form.rule, "step_angstrom": form.step}
-    options |= {"compressor": form.compressor}
-    if form.compressor not in WITHOUT_LEVEL:
-        options |= {"level": form.level}
+    options: dict[str, Any] = {
+        "rule": quantised_format.rule,
+        "step_angstrom": quantised_format.step,
+    }
+    options |= {"compressor": quantised_format.compressor}
+    if quantised_format.compressor not in WITHOUT_LEVEL:
+        options |= {"level": quantised_format.level}
     return {"name": QUANTISED_NAME, "configuration": options}
 
 
@@ -313,12 +316,12 @@ def quantised_from_metadata(options: Mapping[str, Any]) -> QuantisedFormat:
     """Return the format with this configuration of mdio's codec; raises ValueError."""
     try:
         step, rule = float(options["step_angstrom"]), options["rule"]
-        form = QuantisedFormat(step, rule, options["compressor"])
-        if form.compressor not in WITHOUT_LEVEL:
-            form = replace(form, level=int(options["level"]))
+        quantised_format = QuantisedFormat(step, rule, options["compressor"])
+        if quantised_format.compressor not in WITHOUT_LEVEL:
+            quantised_format = replace(quantised_format, level=int(options["level"]))
     except (KeyError, TypeError) as error:
         raise ValueError(f"{QUANTISED_NAME} is configured as {dict(options)}") from error
     compressors = (*WITHOUT_LEVEL, *QUANTISED_LEVELS)
-    if not 0 < step < np.inf or rule not in RULES or form.compressor not in compressors:
+    if not 0 < step < np.inf or rule not in RULES or quantised_format.compressor not in compressors:
         raise ValueError(f"{QUANTISED_NAME} is configured as {dict(options)}")
-    return form
+    return quantised_format

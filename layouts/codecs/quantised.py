@@ -189,7 +189,7 @@ def _integer_buffer(n_frames: int, n_atoms: int) -> NDArray[np.int32]:
 
 
 def encode_chunk(
-    positions: FloatArray, form: QuantisedFormat, *, for_filter: bool = False
+    positions: FloatArray, quantised_format: QuantisedFormat, *, for_filter: bool = False
 ) -> bytes:
     """Encode the positions of a chunk.
 
@@ -197,22 +197,28 @@ def encode_chunk(
     filter must be able to decode it.
     """
     n_frames, n_atoms = positions.shape[:2]
-    is_xtc = form.rule != "step"
+    is_xtc = quantised_format.rule != "step"
     # XTC states a step as its reciprocal, per nm.
-    mode, scale = (XTC, float(np.float32(10 / form.step))) if is_xtc else (STEP, form.step)
+    mode, scale = (
+        (XTC, float(np.float32(10 / quantised_format.step)))
+        if is_xtc
+        else (STEP, quantised_format.step)
+    )
     first_part = b""
     second_part: bytes | memoryview = b""
     itemsize = 0
     rigid = deltas = None
-    if form.compressor in RIGID_INTERVALS:
-        rigid = encode_rigid(positions, scale, *RIGID_INTERVALS[form.compressor], xtc=is_xtc)
+    if quantised_format.compressor in RIGID_INTERVALS:
+        rigid = encode_rigid(
+            positions, scale, *RIGID_INTERVALS[quantised_format.compressor], xtc=is_xtc
+        )
     if rigid is None or rigid[1].nbytes > positions.nbytes:
         rigid = None
         deltas = kernels.quantise(positions, scale, _integer_buffer(n_frames, n_atoms), xtc=is_xtc)
     if rigid is not None:
         mode += RIGID
         itemsize = -len(rigid[0]) % 8
-        is_small = form.compressor == "rigid" and not for_filter
+        is_small = quantised_format.compressor == "rigid" and not for_filter
         packing = DESCRIPTION_PACKING if is_small else FAST_DESCRIPTION_PACKING
         first_part = compress(np.frombuffer(rigid[0], np.uint8), packing)
         second_part = rigid[1].data
@@ -222,7 +228,7 @@ def encode_chunk(
             mode += ALONG_ATOMS
             difference_neighbours(deltas, neighbours)
             first_part = compress(neighbours)
-        if form.compressor in WITHOUT_LEVEL:
+        if quantised_format.compressor in WITHOUT_LEVEL:
             mode += BITPACKED
             if neighbours is None:
                 difference_first(deltas)
@@ -233,15 +239,17 @@ def encode_chunk(
         elif neighbours is not None:
             folded = kernels.fold(deltas)
             itemsize = folded.itemsize
-            second_part = compress(folded, form.packing)
+            second_part = compress(folded, quantised_format.packing)
         else:
             folded = kernels.fold(deltas[1:])
-            first_part = compress(kernels.fold(deltas[0]).astype(np.uint32), form.packing)
+            first_part = compress(
+                kernels.fold(deltas[0]).astype(np.uint32), quantised_format.packing
+            )
             itemsize = folded.itemsize
-            second_part = compress(folded, form.packing) if n_frames > 1 else b""
+            second_part = compress(folded, quantised_format.packing) if n_frames > 1 else b""
     if rigid is None and deltas is None:
         mode, itemsize, scale = FLOATS, 4, 0.0
-        first_part, second_part = compress(positions, form.packing), b""
+        first_part, second_part = compress(positions, quantised_format.packing), b""
     sizes = (len(first_part), len(second_part))
     header = HEADER.pack(MAGIC, mode, itemsize, 0, n_frames, n_atoms, scale, *sizes)
     return b"".join((header, first_part, second_part))

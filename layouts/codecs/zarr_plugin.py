@@ -49,8 +49,13 @@ class QuantisedCodec(ArrayBytesCodec):
     def from_dict(cls, data: dict[str, Any]) -> Self:
         if data.get("name") != QUANTISED_NAME:
             raise ValueError(f"{data.get('name')!r} is not {QUANTISED_NAME!r}")
-        form = quantised_from_metadata(data.get("configuration") or {})
-        return cls(form.step, form.rule, form.compressor, form.level)
+        quantised_format = quantised_from_metadata(data.get("configuration") or {})
+        return cls(
+            quantised_format.step,
+            quantised_format.rule,
+            quantised_format.compressor,
+            quantised_format.level,
+        )
 
     def to_dict(self) -> dict[str, Any]:
         return quantised_metadata(self._format)

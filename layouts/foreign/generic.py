@@ -32,10 +32,10 @@ from mdio.layouts.foreign.compressed import (
     decompressed_head,
 )
 from mdio.layouts.foreign.library import MDAnalysisFrames, tng_frames
-from mdio.layouts.foreign.snapshot import ForeignFrames, Snapshot, fill_row
+from mdio.layouts.foreign.snapshot import ForeignReader, Snapshot, fill_row
 from mdio.layouts.foreign.text.format import FORMATS as TEXT_FORMATS
 from mdio.layouts.foreign.text.format import TextFrames
-from mdio.layouts.foreign.units import length_factor, made_up
+from mdio.layouts.foreign.units import length_factor, made_up_notes
 from mdio.layouts.foreign.universe import topology_of, universe_from_parser
 
 NATIVE = {"XTC": "XTC", "TRR": "TRR", "DCD": "DCD", "NCDF": "NetCDF", "NC": "NetCDF"}
@@ -82,8 +82,9 @@ class GenericLayout(Layout):
     name = "generic"
     facts = FormatFacts(options=None)
 
-    _frames: ForeignFrames
+    _frames: ForeignReader
     _factor: np.float32
+    _has_steps: bool
 
     @classmethod
     def sniff(cls, path: Path) -> bool:
@@ -108,7 +109,7 @@ class GenericLayout(Layout):
                 f"({DECOMPRESSORS[suffix]} {self.path.name})"
             )
         self._factor = length_factor(self.path, self.options)
-        self._frames = self._frames_of(format_name)
+        self._frames = self._open_reader(format_name)
         try:
             return self._read_info(format_name or "its format")
         except BaseException:
@@ -122,6 +123,7 @@ class GenericLayout(Layout):
         if redundant := [name for name in self._missing_value_options if is_stored[name]]:
             raise redundant_option_error(self.path, redundant[0])
         first = self._snapshot(0)
+        self._has_steps = first.step is not None
         # Reading a frame may take long: no frame is read twice.
         frame_numbers = {0, min(1, frames.n_frames - 1), frames.n_frames - 1}
         times = [self._time(frame, None if frame else first) for frame in sorted(frame_numbers)]
@@ -141,17 +143,17 @@ class GenericLayout(Layout):
             nbytes=self.path.stat().st_size,
             flaws=Flaws(frames.lost),
         )
-        assumed = made_up(
+        assumed = made_up_notes(
             format_name,
             self.options,
             times=None if frames.has_times else frames.time_unit,
             lengths=not frames.has_length_unit,
             fields=frames.fields,
-            has_steps=first.step is not None,
+            has_steps=self._has_steps,
         )
         return info.replace(flaws=info.flaws._replace(made_up=(*assumed, *frames.notes())))
 
-    def _frames_of(self, format_name: str | None) -> ForeignFrames:
+    def _open_reader(self, format_name: str | None) -> ForeignReader:
         if format_name is None or (format_name in NATIVE and "format" not in self.options):
             head = read_head(self.path)[:8]
             raise SourceError(
@@ -227,7 +229,7 @@ class GenericLayout(Layout):
     @property
     def stored_times(self) -> StoredTimes:
         stored = super().stored_times  # opens the file
-        return stored._replace(has_times=self._frames.has_times)
+        return stored._replace(has_times=self._frames.has_times, has_steps=self._has_steps)
 
     def topology(self) -> Topology | None:
         """Return the topology in the file, as PDB, MOL2 and GRO have one; else None."""

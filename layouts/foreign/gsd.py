@@ -20,17 +20,17 @@ from mdio.core.errors import MissingExtraError, SourceError, one_line
 from mdio.core.files.fingerprint import read_head
 from mdio.layouts.base import FormatFacts
 from mdio.layouts.foreign.generic import GenericLayout
-from mdio.layouts.foreign.snapshot import ForeignFrames, Snapshot
+from mdio.layouts.foreign.snapshot import ForeignReader, Snapshot
 
 MAGIC = 0x65DF65DF65DF65DF
 POSITION, N_PARTICLES = "particles/position", "particles/N"
 STEP, BOX = "configuration/step", "configuration/box"
 DTYPES = {POSITION: "f4", N_PARTICLES: "u4", STEP: "u8", BOX: "f4"}
-MAX_EMPTY_RATIO = 10
+MAX_FRAMES_PER_BYTE = 10
 """Most frames for each byte of the file; an index with more is damaged."""
 
 
-class GSDFrames(ForeignFrames):
+class GSDFrames(ForeignReader):
     """The frames of a GSD file of HOOMD's schema."""
 
     has_length_unit = False
@@ -39,7 +39,7 @@ class GSDFrames(ForeignFrames):
         super().__init__(path)
         with self._library_errors("opened"):
             try:
-                self._describe()
+                self._read_properties()
             except BaseException:
                 self.close()
                 raise
@@ -60,26 +60,26 @@ class GSDFrames(ForeignFrames):
     def _error(self, problem: str) -> SourceError:
         return SourceError(f"{self.path}: {problem}; it is not a GSD file of HOOMD, or is damaged")
 
-    def _describe(self) -> None:
+    def _read_properties(self) -> None:
         file, nbytes = self._file, self.path.stat().st_size
         self.n_frames = file.nframes
         if file.schema != "hoomd":
             raise self._error(f"its schema is {file.schema!r}, expected 'hoomd'")
-        if self.n_frames > MAX_EMPTY_RATIO * nbytes:
+        if self.n_frames > MAX_FRAMES_PER_BYTE * nbytes:
             raise self._error(f"its index goes to frame {self.n_frames - 1} in {nbytes} bytes")
         if self.n_frames == 0 or not file.chunk_exists(0, POSITION):
             raise self._error("frame 0 has no positions")
         self._unread_names = sorted(
             name
             for name in file.find_matching_chunk_names("particles/")
-            if name not in DTYPES and any(self._frames_with(name))
+            if name not in DTYPES and any(self._providing_frames(name))
         )
-        self._source_frames = {name: self._frames_with(name) for name in DTYPES}
+        self._source_frames = {name: self._providing_frames(name) for name in DTYPES}
         self._in_frame_0 = {name for name in DTYPES if file.chunk_exists(0, name)}
-        n_atoms = {len(self._numbers(POSITION, 0))}
+        n_atoms = {len(self._values(POSITION, 0))}
         if N_PARTICLES in self._in_frame_0:
             frames = sorted(set(self._source_frames[N_PARTICLES]))
-            n_atoms |= {int(self._numbers(N_PARTICLES, frame)[0]) for frame in frames}
+            n_atoms |= {int(self._values(N_PARTICLES, frame)[0]) for frame in frames}
         if len(n_atoms) > 1:
             raise SourceError(
                 f"{self.path}: frames have {', '.join(map(str, sorted(n_atoms)))} atoms; a "
@@ -87,12 +87,12 @@ class GSDFrames(ForeignFrames):
             )
         self.n_atoms = n_atoms.pop()
 
-    def _frames_with(self, name: str) -> list[int]:
+    def _providing_frames(self, name: str) -> list[int]:
         """Return for each frame which frame has its numbers: itself, or frame 0."""
         exists = self._file.chunk_exists
         return [frame if exists(frame, name) else 0 for frame in range(self.n_frames)]
 
-    def _numbers(self, name: str, frame: int) -> NDArray[Any]:
+    def _values(self, name: str, frame: int) -> NDArray[Any]:
         """Return the numbers of a frame that has them; raises SourceError."""
         with self._library_errors(f"read: {name} of frame {frame}"):
             numbers: NDArray[Any] = self._file.read_chunk(frame, name)
@@ -104,7 +104,7 @@ class GSDFrames(ForeignFrames):
     def _numbers_or_default(self, name: str, frame: int) -> NDArray[Any] | None:
         """Return the numbers of a frame, or else those of frame 0; None if neither has any."""
         source = self._source_frames[name][frame]
-        return self._numbers(name, source) if source or name in self._in_frame_0 else None
+        return self._values(name, source) if source or name in self._in_frame_0 else None
 
     def read(self, frame: int) -> Snapshot:
         positions, step, cell = (
@@ -141,5 +141,5 @@ class GSDLayout(GenericLayout):
     def _format_name(self) -> str:
         return "GSD"
 
-    def _frames_of(self, format_name: str | None) -> ForeignFrames:  # noqa: ARG002
+    def _open_reader(self, format_name: str | None) -> ForeignReader:  # noqa: ARG002
         return GSDFrames(self.path)

@@ -88,15 +88,15 @@ class Datasets:
             dataset.read_direct(out, np.s_[start:stop])
             return
         indices = np.arange(dataset.shape[1]) if atoms is None else atoms
-        first, last = int(indices.min()), int(indices.max()) + 1
-        n_rows = max(1, SLAB_NBYTES // (12 * (last - first)))
+        first_atom, stop_atom = int(indices.min()), int(indices.max()) + 1
+        n_rows = max(1, SLAB_NBYTES // (12 * (stop_atom - first_atom)))
         if dataset.chunks is not None and n_rows > dataset.chunks[0]:
             n_rows -= n_rows % dataset.chunks[0]
         for begin in range(start, stop, n_rows):
             end = min(begin + n_rows, stop)
-            rows = np.empty((end - begin, last - first, out.shape[2]), np.float32)
-            dataset.read_direct(rows, np.s_[begin:end, first:last])
-            out[begin - start : end - start] = rows[:, indices - first]
+            rows = np.empty((end - begin, stop_atom - first_atom, out.shape[2]), np.float32)
+            dataset.read_direct(rows, np.s_[begin:end, first_atom:stop_atom])
+            out[begin - start : end - start] = rows[:, indices - first_atom]
 
     def close(self) -> None:
         if self._file is not None:
@@ -114,8 +114,8 @@ def chunks_of(dataset: h5py.Dataset, file: OpenFile) -> ForeignChunks | None:
     fills them), are in another file, or are divided along x, y, z.
     """
     n_frames, n_atoms, _ = dataset.shape
-    frames, atoms = (1, n_atoms) if dataset.chunks is None else dataset.chunks[:2]
-    chunk_nbytes = dataset.dtype.itemsize * 3 * frames * atoms
+    chunk_frames, chunk_atoms = (1, n_atoms) if dataset.chunks is None else dataset.chunks[:2]
+    chunk_nbytes = dataset.dtype.itemsize * 3 * chunk_frames * chunk_atoms
     if (
         dataset.is_virtual
         or Path(dataset.file.filename) != file.path  # a link to another file
@@ -124,12 +124,14 @@ def chunks_of(dataset: h5py.Dataset, file: OpenFile) -> ForeignChunks | None:
         or (dataset.chunks is not None and not hasattr(dataset.id, "chunk_iter"))
     ):
         return None
-    offset = np.full((-(-n_frames // frames), -(-n_atoms // atoms)), -1, np.int64)
+    offset = np.full((-(-n_frames // chunk_frames), -(-n_atoms // chunk_atoms)), -1, np.int64)
     if dataset.chunks is not None:
 
         def set_offset(chunk: h5py.h5d.StoreInfo) -> None:
-            (row, first), (column, second) = map(divmod, chunk.chunk_offset[:2], (frames, atoms))
-            if first or second or chunk.chunk_offset[2] or column >= offset.shape[1]:
+            (row, frame_rest), (column, atom_rest) = map(
+                divmod, chunk.chunk_offset[:2], (chunk_frames, chunk_atoms)
+            )
+            if frame_rest or atom_rest or chunk.chunk_offset[2] or column >= offset.shape[1]:
                 raise SourceError(
                     f"{file.path}: {dataset.name} has a chunk at {chunk.chunk_offset}, where none "
                     f"of {dataset.chunks} begins; the file is damaged, copy it again"
@@ -156,17 +158,17 @@ def chunks_of(dataset: h5py.Dataset, file: OpenFile) -> ForeignChunks | None:
     return ForeignChunks(
         f"{file.path}: {dataset.name}",
         dataset.shape,
-        (frames, atoms),
+        (chunk_frames, chunk_atoms),
         file,
         offset,
         np.full(offset.shape, chunk_nbytes, np.int64),
         uncompressed=True,
         verify=False,
-        in_pieces=False,
+        has_piece_checksums=False,
     )
 
 
-SIGNATURE = b"GCOL"
+HEAP_SIGNATURE = b"GCOL"
 HEAP_HEADER = struct.Struct("<4sB3xQ")
 """Signature, version, and bytes of the heap."""
 OBJECT_HEADER = struct.Struct("<H6xQ")
@@ -212,13 +214,13 @@ class _HeapChecker(FileObject):
         """Fill a buffer; zeros after the end of the file, and once a heap is damaged."""
         view = memoryview(target).cast("B")
         # The last read may have ended within a signature.
-        begin = max(0, self._position - len(SIGNATURE))
+        begin = max(0, self._position - len(HEAP_SIGNATURE))
         data = self._file.peek(begin, self._position + len(view) - begin)
-        signature_offset = data.find(SIGNATURE)
+        signature_offset = data.find(HEAP_SIGNATURE)
         while signature_offset >= 0 and self.damaged_offset is None:
             if not self._is_intact(begin + signature_offset):
                 self.damaged_offset = begin + signature_offset
-            signature_offset = data.find(SIGNATURE, signature_offset + 1)
+            signature_offset = data.find(HEAP_SIGNATURE, signature_offset + 1)
         data = b"" if self.damaged_offset is not None else data[self._position - begin :]
         view[:] = data.ljust(len(view), b"\0")
         self._position += len(view)

@@ -20,7 +20,7 @@ from mdio.core.files.checks import open_regular
 from mdio.core.frames import LostBytes
 from mdio.layouts.foreign.compressed import open_decompressed
 from mdio.layouts.foreign.snapshot import (
-    ForeignFrames,
+    ForeignReader,
     Snapshot,
     absent_fields,
     clear_timestep,
@@ -39,7 +39,7 @@ END_MARKS = {"GMS": b"EXECUTION OF GAMESS TERMINATED"}
 TAIL_NBYTES = 1 << 16
 
 
-class MDAnalysisFrames(ForeignFrames):
+class MDAnalysisFrames(ForeignReader):
     """The frames of a file, as MDAnalysis' reader finds and reads them."""
 
     def __init__(self, path: Path, format_name: str, options: Mapping[str, Any]) -> None:
@@ -121,7 +121,7 @@ class MDAnalysisFrames(ForeignFrames):
 
     def _error_for(self, action: str, error: BaseException) -> BaseException:
         if "n_atoms" in str(error) and "n_atoms" not in self._options:
-            return self._lacks_n_atoms()
+            return self._atom_count_error()
         return SourceError(
             f"{self.path}: cannot be {action} as {self.format_name}: MDAnalysis finds "
             f"{one_line(error)[:200]}; if it is of another format, name it with --format; else it "
@@ -186,7 +186,7 @@ def check_tng_blocks(path: Path) -> None:
             offset, number = end, number + 1
 
 
-class ChemfilesFrames(ForeignFrames):
+class ChemfilesFrames(ForeignReader):
     """The frames of a TNG file as chemfiles reads them: no forces."""
 
     def __init__(self, path: Path) -> None:
@@ -228,7 +228,7 @@ class ChemfilesFrames(ForeignFrames):
         yield CHEMFILES_NOTE
 
 
-def tng_frames(path: Path, options: Mapping[str, Any]) -> ForeignFrames:
+def tng_frames(path: Path, options: Mapping[str, Any]) -> ForeignReader:
     """Return the reader of a TNG file: pytng, or chemfiles if pytng fails; raises SourceError.
 
     Only pytng reads forces, but it reads only files with a box and positions in all frames.

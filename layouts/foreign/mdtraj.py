@@ -23,7 +23,7 @@ from mdio.core.topology import BONDS, RESINDEX, SEGINDEX, Texts, Topology
 from mdio.layouts.base import FormatFacts, Layout, redundant_option_error
 from mdio.layouts.foreign.hdf5 import Datasets, check_heaps, has_plausible_size
 from mdio.layouts.foreign.tree import as_source_error, text_of
-from mdio.layouts.foreign.units import made_up, spelled_factor
+from mdio.layouts.foreign.units import made_up_notes, spelled_factor
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 ARRAYS = {"positions": "coordinates", "velocities": "velocities"}
@@ -41,7 +41,7 @@ class MDTrajLayout(Layout):
     """An HDF5 file of mdtraj."""
 
     name = "mdtraj"
-    facts = FormatFacts(options=frozenset({"dt"}), counts_steps=True)
+    facts = FormatFacts(options=frozenset({"dt"}), step_is_frame_number=True)
 
     @classmethod
     def sniff(cls, path: Path) -> bool:
@@ -62,7 +62,7 @@ class MDTrajLayout(Layout):
             self._file = h5py.File(self.path, "r", locking="best-effort")
             self._datasets = Datasets(self.path)
             try:
-                return self._describe()
+                return self._read_properties()
             except BaseException:
                 self._file.close()
                 raise
@@ -83,7 +83,7 @@ class MDTrajLayout(Layout):
             raise self._error(f"{name} claims {array.nbytes} bytes, few are stored")
         return array
 
-    def _describe(self) -> TrajectoryInfo:
+    def _read_properties(self) -> TrajectoryInfo:
         shape = self._file["coordinates"].shape
         if len(shape) != 3 or 0 in shape:
             raise self._error(f"coordinates of shape {shape}: nothing to read")
@@ -111,7 +111,7 @@ class MDTrajLayout(Layout):
             raise redundant_option_error(self.path, "dt")
         times = self._times(0, min(2, n_frames))
         time_unit = None if "time" in self._columns else "frames"
-        assumed = made_up("the file", self.options, times=time_unit, lengths=False)
+        assumed = made_up_notes("the file", self.options, times=time_unit, lengths=False)
         coordinates = self._arrays["positions"]
         chunks = coordinates.chunks
         return TrajectoryInfo(

@@ -22,7 +22,11 @@ Vectors = NDArray[np.float32]
 
 @dataclass(slots=True)
 class Snapshot:
-    """One frame; fields that it lacks are None."""
+    """One frame; fields that it lacks are None.
+
+    Positions are in angstrom, velocities in angstrom/ps, forces in kJ/(mol angstrom), of shape
+    (A, 3); the box, (6,), in angstrom and degrees; the time in ps.
+    """
 
     positions: Vectors
     velocities: Vectors | None = None
@@ -88,7 +92,7 @@ def absent_fields(snapshot: Snapshot) -> tuple[str, ...]:
     )
 
 
-class ForeignFrames(ABC):
+class ForeignReader(ABC):
     """A reader of the frames of a file, through any library."""
 
     n_frames: int
@@ -108,7 +112,7 @@ class ForeignFrames(ABC):
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._process = -1
+        self._pid = -1
         self._handle: Any = None
 
     @property
@@ -117,8 +121,8 @@ class ForeignFrames(ABC):
 
         A forked process shares the position in the file with its parent: it opens it again.
         """
-        if self._process != os.getpid():
-            self._handle, self._process = self._open(), os.getpid()
+        if self._pid != os.getpid():
+            self._handle, self._pid = self._open(), os.getpid()
         return self._handle
 
     @abstractmethod
@@ -132,7 +136,7 @@ class ForeignFrames(ABC):
         `action`: what the file cannot be: ``opened``, ``read at frame 3``.
         """
 
-    def _lacks_n_atoms(self) -> AtomCountError:
+    def _atom_count_error(self) -> AtomCountError:
         return AtomCountError(
             f"{self.path}: its format does not hold the number of atoms; give a topology with "
             "-s/--top FILE (in Python: n_atoms=)"

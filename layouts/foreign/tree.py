@@ -44,7 +44,7 @@ def require_numbers(array: Any) -> None:
         raise ValueError(f"{array.name} holds {array.dtype}, expected numbers")
 
 
-class Column:
+class SampledColumn:
     """Steps or times of a time-dependent element, in all forms of H5MD.
 
     An array with a number for each frame; a scalar, the increment, with an attribute ``offset`` for
@@ -77,30 +77,30 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class ElementFrames:
     """The frames of one element."""
 
     n_frames: int
-    step: Column | None
+    step: SampledColumn | None
     """None if it has no steps: its frames are those of the positions."""
-    time: Column | None
+    time: SampledColumn | None
 
 
-class Sampling:
+class MergedFrames:
     """The frames of all elements, merged by their steps; raises ValueError.
 
     `series`: by element, positions first; their steps and times are the trajectory's if all
     elements have the same.
     """
 
-    def __init__(self, series: Mapping[str, Series]) -> None:
+    def __init__(self, series: Mapping[str, ElementFrames]) -> None:
         self.series = series
         first = next(iter(series.values()))
         self.n_frames = first.n_frames
         self._rows: dict[str, NDArray[np.int64]] = {}
         self._steps: NDArray[np.int64] | None = None
         self._series_rows = [(first, np.empty(0, np.int64))]
-        """Series, each with the row that it has for each frame; rows only if frames were merged."""
+        """Each with the row that it has for each frame; rows only if frames were merged."""
         self.has_times = first.time is not None
         """Whether all frames have a time; otherwise they are counted."""
         self.has_steps = first.step is not None
@@ -145,7 +145,7 @@ class Sampling:
     def steps(self, start: int, stop: int) -> NDArray[Any]:
         if self._steps is not None:
             return self._steps[start:stop]
-        return (self._series_rows[0][0].step or Column(None)).read(start, stop)
+        return (self._series_rows[0][0].step or SampledColumn(None)).read(start, stop)
 
     def times(self, start: int, stop: int) -> NDArray[Any]:
         """Return the times (ps) of frames ``start:stop``, each from an element that has it."""
@@ -165,7 +165,7 @@ class Sampling:
         return times
 
 
-def _have_same_frames(series: Series, other: Series) -> bool:
+def _have_same_frames(series: ElementFrames, other: ElementFrames) -> bool:
     if series.n_frames != other.n_frames:
         return False
     if series.step is None or other.step is None or series.step is other.step:
@@ -266,14 +266,14 @@ class ForeignTrajectory(ABC):
             self.notes += self._cells.notes
             if self._cells.per_frame:
                 series["box"] = self._series("box", series["positions"])
-        self._sampling = Sampling(series)
-        self.n_frames = self._sampling.n_frames
+        self._merged_frames = MergedFrames(series)
+        self.n_frames = self._merged_frames.n_frames
         self._ids = self._find_ids()
-        if not self._sampling.has_times:
-            begin = TIMES_MADE_UP_NOT_STEPS if self._sampling.has_steps else TIMES_MADE_UP
+        if not self._merged_frames.has_times:
+            begin = TIMES_MADE_UP_NOT_STEPS if self._merged_frames.has_steps else TIMES_MADE_UP
             self._made_up += (f"{begin}, since not all frames have one: frames are 1 ps apart",)
 
-    def _series(self, field: str, positions: Series | None = None) -> Series:
+    def _series(self, field: str, positions: ElementFrames | None = None) -> ElementFrames:
         """Return the frames of an element, without an incomplete last one."""
         parent = self._group["box/edges" if field == "box" else H5MD_NAMES[field]]
         values = self._values[field] if field != "box" or self._cells is None else self._cells.edges
@@ -284,8 +284,10 @@ class ForeignTrajectory(ABC):
                 f"{self.path}: {steps.name} and times begin with an entry without a frame, as "
                 "ESPResSo wrote them until June 2026; it is left out"
             )
-        time = None if times is None else Column(times, self._factor("time", times), skip=skip)
-        step = None if steps is None else Column(steps, skip=skip)
+        time = (
+            None if times is None else SampledColumn(times, self._factor("time", times), skip=skip)
+        )
+        step = None if steps is None else SampledColumn(steps, skip=skip)
         n_values = int(values.shape[0])
         lengths = {column.n_rows for column in (step, time) if column is not None} - {None}
         counts = [n_values, *(n for n in lengths if n is not None)]
@@ -302,7 +304,7 @@ class ForeignTrajectory(ABC):
                 f"{self.path}: {parent.name} has a frame that was not written whole, after "
                 f"{n_frames} whole ones; it is left out"
             )
-        return Series(n_frames, step, time)
+        return ElementFrames(n_frames, step, time)
 
     def _find_ids(self) -> Any:
         """Return the atom numbers of each frame, if a program writes atoms in any order."""
@@ -317,12 +319,14 @@ class ForeignTrajectory(ABC):
 
     def _rows_of_ids(self, steps: Any, n_rows: int) -> NDArray[np.int64]:
         """Return the row of atom numbers of each frame, by their steps; -1 without one."""
-        rows = self._sampling.rows_of("positions")
-        if steps is not None and self._sampling.has_steps:
-            column = Column(steps, skip=int(self._creator == "ESPResSo" and _has_fill_row(steps)))
+        rows = self._merged_frames.rows_of("positions")
+        if steps is not None and self._merged_frames.has_steps:
+            column = SampledColumn(
+                steps, skip=int(self._creator == "ESPResSo" and _has_fill_row(steps))
+            )
             n_rows = n_rows if column.n_rows is None else min(n_rows, column.n_rows)
             id_steps = column.read(0, n_rows)
-            steps_of_frames = self._sampling.steps(0, self.n_frames)
+            steps_of_frames = self._merged_frames.steps(0, self.n_frames)
             rows = np.arange(self.n_frames)
             if not np.array_equal(id_steps, steps_of_frames[:n_rows]):
                 if not (np.diff(id_steps) > 0).all():
@@ -395,10 +399,10 @@ class ForeignTrajectory(ABC):
                     f"{self.n_atoms}; the same atoms are expected"
                 )
         with as_source_error(self.path, "cannot be read"):
-            first = self._sampling.times(0, min(2, self.n_frames)).astype(np.float64)
-            last = self._sampling.times(self.n_frames - 1, self.n_frames).astype(np.float64)
+            first = self._merged_frames.times(0, min(2, self.n_frames)).astype(np.float64)
+            last = self._merged_frames.times(self.n_frames - 1, self.n_frames).astype(np.float64)
             has_box = bool(self._boxes(0, 1).any())
-        counts = {name: series.n_frames for name, series in self._sampling.series.items()}
+        counts = {name: series.n_frames for name, series in self._merged_frames.series.items()}
         sparse = {name: n for name, n in counts.items() if n < self.n_frames}
         self.notes += [
             f"{self.path}: {'boxes' if name == 'box' else name} are in {n} of {self.n_frames} "
@@ -430,19 +434,19 @@ class ForeignTrajectory(ABC):
     def _boxes(self, start: int, stop: int) -> NDArray[np.float32]:
         if self._cells is None:
             return np.zeros((stop - start, 6), np.float32)
-        return self._cells.read(self._sampling, start, stop)
+        return self._cells.read(self._merged_frames, start, stop)
 
     def read_into(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
     ) -> None:
         with as_source_error(self.path, f"frames {start} to {stop - 1} cannot be read"):
-            block.time[:] = self._sampling.times(start, stop)
-            block.step[:] = self._sampling.steps(start, stop)
+            block.time[:] = self._merged_frames.times(start, stop)
+            block.step[:] = self._merged_frames.steps(start, stop)
             block.box[:] = self._boxes(start, stop)
             if atoms is not None and not atoms.size:
                 return
             for field, out in block.present().items():
-                first, end, has_row = self._sampling.rows(field, start, stop)
+                first, end, has_row = self._merged_frames.rows(field, start, stop)
                 rows, frames = out, np.arange(start, stop)
                 if has_row is not None:
                     rows = np.empty((end - first, *out.shape[1:]), np.float32)
@@ -476,7 +480,7 @@ class ForeignTrajectory(ABC):
         if (rows < 0).any():
             raise SourceError(
                 f"{self.path}: frame {frames[rows < 0][0]} has {field}, but no row in "
-                f"{self._ids.name}, so the order of its atoms is open; leave that frame out"
+                f"{self._ids.name}, so the order of its atoms is unknown; leave that frame out"
             )
         ids = np.asarray(self._ids[int(rows[0]) : int(rows[-1]) + 1])[rows - rows[0]]
         values = np.empty((end - first, self.n_atoms, out.shape[2]), np.float32)
@@ -486,8 +490,8 @@ class ForeignTrajectory(ABC):
         if not has_same_ids.all():
             frame = frames[~has_same_ids.all(axis=1)][0]
             raise SourceError(
-                f"{self.path}: {self._ids.name} of frame {frame} has other numbers of atoms than "
-                "that of frame 0; a trajectory has the same atoms throughout: write the others "
+                f"{self.path}: {self._ids.name} of frame {frame} has other atom ids than "
+                "frame 0; a trajectory has the same atoms throughout: write the others "
                 "into a file of their own"
             )
         order = order if atoms is None else order[:, atoms]
@@ -560,7 +564,7 @@ class Cells:
             aperiodic = ()
         return cls(edges, per_frame, aperiodic, notes)
 
-    def read(self, sampling: Sampling, start: int, stop: int) -> NDArray[np.float32]:
+    def read(self, sampling: MergedFrames, start: int, stop: int) -> NDArray[np.float32]:
         """Return the cells of frames ``start:stop``; zeros in those without one.
 
         The length of an axis that is not periodic, and of the third of two dimensions, is 0, as in

@@ -198,7 +198,7 @@ def factor_of(field: str, unit: str | None) -> float:
     return factor
 
 
-def made_up(
+def made_up_notes(
     format_name: str,
     options: Mapping[str, Any],
     *,

@@ -4,10 +4,10 @@ Format: H5MD 1.1 (de Buyl, Colberg, Hoefling 2014, 10.1016/j.cpc.2014.01.018), i
 structures that can hold it (any HDF5 from 1.8 on reads them, also in a file whose writer was
 killed).
 
-Every chunk has the full chunk shape, as HDF5 requires, with zeros behind the last frame and the
+Every chunk has the full chunk shape, as HDF5 requires, with zeros after the last frame and the
 last atom. Checksums are over the whole decoded chunk, zeros included. In an array without chunks
 the last run of frames ends with the last frame. Integers are stored as in Zarr, by an HDF5 filter
-that other programs need as a plug-in; such a chunk stores no frames and atoms behind the last, and
+that other programs need as a plug-in; such a chunk stores no frames and atoms after the last, and
 reading it fills them with zeros again.
 """
 
@@ -36,7 +36,7 @@ from mdio.core.files.writing import allocate
 from mdio.core.frames import H5MD_NAMES
 from mdio.core.kernels import crc32c, shuffle
 from mdio.layouts.codecs import quantised
-from mdio.layouts.codecs.compressors import PURPOSES, quantised_from_option
+from mdio.layouts.codecs.compressors import PRESETS, quantised_from_option
 from mdio.layouts.codecs.quantised import WITHOUT_LEVEL, QuantisedFormat
 from mdio.layouts.h5md.disk import Writes, open_output
 from mdio.layouts.h5md.flavours import Flavour, get_flavour
@@ -51,7 +51,7 @@ LIBVER = ("earliest", "v110")
 
 
 @dataclass(frozen=True, slots=True)
-class FileContents:
+class FileOffsets:
     """Where chunks and columns are in the file, as plain values that are sent to workers."""
 
     chunk_offsets: Mapping[tuple[str, str], NDArray[np.int64]]
@@ -86,7 +86,7 @@ def create_file(
     plan: LayoutPlan,
     atom_ids: Mapping[str, NDArray[np.int64]],
     writes: Writes | None = None,
-) -> FileContents:
+) -> FileOffsets:
     """Make the file with everything except the frames.
 
     `path`: does not exist yet, or is empty (as ``lfs setstripe`` leaves it). `atom_ids`: by group,
@@ -132,7 +132,7 @@ def create_file(
             allocate(written_file.fileno(), path.stat().st_size)
     if writes is not None:
         writes += [(column.offset, column.row_nbytes * column.shape[0]) for column in columns]
-    return FileContents(chunk_offsets, *columns)
+    return FileOffsets(chunk_offsets, *columns)
 
 
 def create_groups(file: h5py.File, arrays: Sequence[ArrayPlan]) -> None:
@@ -158,30 +158,30 @@ def create_groups(file: h5py.File, arrays: Sequence[ArrayPlan]) -> None:
 
 
 def _create_array(file: h5py.File, array: ArrayPlan, plan: LayoutPlan) -> None:
-    layout = h5p.create(h5p.DATASET_CREATE)
+    creation_properties = h5p.create(h5p.DATASET_CREATE)
     if array.contiguous:
-        layout.set_layout(h5d.CONTIGUOUS)
+        creation_properties.set_layout(h5d.CONTIGUOUS)
     else:
-        layout.set_chunk((array.chunk_frames, array.chunk_atoms, 3))
-    layout.set_fill_time(h5d.FILL_TIME_NEVER)
+        creation_properties.set_chunk((array.chunk_frames, array.chunk_atoms, 3))
+    creation_properties.set_fill_time(h5d.FILL_TIME_NEVER)
     codec = chunk_codec(plan, array.field)
     if codec is None:
-        layout.set_alloc_time(h5d.ALLOC_TIME_EARLY)
+        creation_properties.set_alloc_time(h5d.ALLOC_TIME_EARLY)
     elif isinstance(codec, int):
-        layout.set_shuffle()
-        layout.set_deflate(codec)
+        creation_properties.set_shuffle()
+        creation_properties.set_deflate(codec)
     else:  # optional, so that HDF5 makes the array without the filter; reading needs it anyway
         values = (FILTER_VERSION, array.chunk_frames, array.chunk_atoms)
-        with _without_plugins():
-            layout.set_filter(FILTER, h5z.FLAG_OPTIONAL, values)
+        with _without_plug_ins():
+            creation_properties.set_filter(FILTER_ID, h5z.FLAG_OPTIONAL, values)
     path = value_path(array.group, array.field)
     space = h5s.create_simple((plan.n_frames, array.n_atoms, 3))
-    h5d.create(file.id, path.encode(), h5t.IEEE_F32LE, space, layout)
+    h5d.create(file.id, path.encode(), h5t.IEEE_F32LE, space, creation_properties)
     file[path].attrs["unit"] = get_flavour(plan.flavour).units[array.field]
 
 
 @contextmanager
-def _without_plugins() -> Iterator[None]:
+def _without_plug_ins() -> Iterator[None]:
     """Keep HDF5 from looking for a filter, which writing does not need, in its plug-ins.
 
     It would load all of them. Those that netCDF4 brings (``HDF5_PLUGIN_PATH``) are linked with
@@ -200,22 +200,22 @@ def _without_plugins() -> Iterator[None]:
 
 def create_column(parent: h5py.Group, name: str, shape: tuple[int, ...], dtype: str) -> Column:
     """Make a contiguous dataset, with its space in the file allocated at once."""
-    layout = h5p.create(h5p.DATASET_CREATE)
-    layout.set_layout(h5d.CONTIGUOUS)
-    layout.set_alloc_time(h5d.ALLOC_TIME_EARLY)
-    layout.set_fill_time(h5d.FILL_TIME_NEVER)
+    creation_properties = h5p.create(h5p.DATASET_CREATE)
+    creation_properties.set_layout(h5d.CONTIGUOUS)
+    creation_properties.set_alloc_time(h5d.ALLOC_TIME_EARLY)
+    creation_properties.set_fill_time(h5d.FILL_TIME_NEVER)
     hdf5_type = h5t.py_create(np.dtype(dtype))
-    h5d.create(parent.id, name.encode(), hdf5_type, h5s.create_simple(shape), layout)
+    h5d.create(parent.id, name.encode(), hdf5_type, h5s.create_simple(shape), creation_properties)
     return Column.of(parent[name])
 
 
 def create_columns(file: h5py.File, plan: LayoutPlan) -> tuple[Column, Column, Column]:
     """Make time, step and box of all frames, and link to them from every array."""
     particles = file["particles"]
-    first = particles[f"{FULL_SYSTEM}/position"]
-    time = create_column(first, "time", (plan.n_frames,), "<f8")
-    step = create_column(first, "step", (plan.n_frames,), "<i8")
-    first["time"].attrs["unit"] = "ps"
+    position = particles[f"{FULL_SYSTEM}/position"]
+    time = create_column(position, "time", (plan.n_frames,), "<f8")
+    step = create_column(position, "step", (plan.n_frames,), "<i8")
+    position["time"].attrs["unit"] = "ps"
     box = particles.create_group(f"{FULL_SYSTEM}/box")
     box.attrs["dimension"] = 3
     for array in plan.arrays:
@@ -223,7 +223,7 @@ def create_columns(file: h5py.File, plan: LayoutPlan) -> tuple[Column, Column, C
         element = group[H5MD_NAMES[array.field]]
         for name in ("step", "time"):  # hard links
             if name not in element:
-                element[name] = first[name]
+                element[name] = position[name]
         if "box" not in group:
             group["box"] = box
     return time, step, create_column(file, BOX, (plan.n_frames, 6), "<f4")
@@ -276,7 +276,7 @@ def write_edges(file: h5py.File, column: Column, source: OpenFile, flavour: Flav
         edges["value"].attrs["unit"] = flavour.units["positions"]
         for start, stop in column.runs():
             boxes = column.read(source, start, stop).copy()
-            boxes[:, :3] = flavour.convert("positions", boxes[:, :3])
+            boxes[:, :3] = flavour.to_stored_units("positions", boxes[:, :3])
             edges["value"][start:stop] = edges_from_boxes(boxes)
     return has_box
 
@@ -298,7 +298,7 @@ def write_steps(file: h5py.File, column: Column, source: OpenFile) -> None:
         h5md_step[start:stop] = np.arange(start, stop)
 
 
-FILTER, OLD_FILTER = 33_165, 397
+FILTER_ID, OLD_FILTER_ID = 33_165, 397
 """Number of the HDF5 filter for integers, in the range from 32,768 on that is for applications; the
 old number, in the range for tests, is still read."""
 FILTER_VERSION = 1
@@ -329,7 +329,7 @@ def gzip_level(compression: str | None) -> int | None:
 
 def integer_codec(compression: str | None) -> str | None:
     """Return the codec for integers that ``--compression`` names; None for anything else."""
-    name = PURPOSES.get(compression or "", (None, compression))[1]
+    name = PRESETS.get(compression or "", (None, compression))[1]
     return name if name in WITHOUT_LEVEL else None
 
 
@@ -337,12 +337,12 @@ def chunk_codec(plan: LayoutPlan, field: str) -> ChunkCodec:
     """Return the encoding of the chunks of a field."""
     if plan.compression not in WITHOUT_LEVEL:
         return gzip_level(plan.compression)
-    step = plan.rounding_step(field)
-    if step is None:
+    rounding_step = plan.rounding_step(field)
+    if rounding_step is None:
         return DEFAULT_GZIP_LEVEL
-    step /= get_flavour(plan.flavour).factors.get(field, 1)
+    rounding_step /= get_flavour(plan.flavour).factors.get(field, 1)
     rule = plan.precision_source if field == "positions" else "asked"
-    return quantised_from_option(step, rule, plan.compression)
+    return quantised_from_option(rounding_step, rule, plan.compression)
 
 
 def power_of_two_step(precision: float, option: str = "--precision") -> float:
@@ -406,7 +406,7 @@ def encode_chunk(
 ) -> tuple[Any, list[int]]:
     """Return the bytes of a chunk to store, and `chunk_checksums` of what they decode to.
 
-    `shape`: frames and atoms in it; behind these are zeros. Floats are shuffled and deflated as by
+    `shape`: frames and atoms in it; after these are zeros. Floats are shuffled and deflated as by
     HDF5 (RFC 1950).
     """
     if isinstance(codec, QuantisedFormat):
@@ -414,7 +414,7 @@ def encode_chunk(
         stored = quantised.encode_chunk(unpadded, codec, for_filter=True)
         if codec.rule == "step":  # other rules are lossless
             chunk = np.empty_like(chunk)
-            unpack(np.frombuffer(stored, np.uint8), chunk)
+            decode_integers(np.frombuffer(stored, np.uint8), chunk)
         return stored, chunk_checksums(chunk, codec)
     checksums = chunk_checksums(chunk, codec)
     if codec is None:
@@ -422,7 +422,7 @@ def encode_chunk(
     return zlib.compress(shuffle(chunk, chunk.itemsize), codec), checksums
 
 
-def unpack(stored: NDArray[np.uint8], out: NDArray[np.float32]) -> None:
+def decode_integers(stored: NDArray[np.uint8], out: NDArray[np.float32]) -> None:
     """Decode a chunk of integers into `out`, (F, A, 3), with zeros after its frames and atoms."""
     n_frames, n_atoms = quantised.shape_of(stored.data)
     if not (1 <= n_frames <= len(out) and 1 <= n_atoms <= out.shape[1]):

@@ -44,7 +44,7 @@ class Flavour:
     system_name: str | None = None
     """Another name for the group of all atoms, which then always has box edges."""
 
-    def convert(self, name: str, values: NDArray[np.float32]) -> NDArray[np.float32]:
+    def to_stored_units(self, name: str, values: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return numbers of a field in the units in which they are stored.
 
         They are divided by what reading multiplies with, so that it gives the same numbers.
@@ -72,7 +72,7 @@ def get_flavour(name: str | None) -> Flavour:
     return _FLAVOURS[name]
 
 
-def add_system(file: h5py.File, plan: LayoutPlan) -> None:
+def link_full_system(file: h5py.File, plan: LayoutPlan) -> None:
     """Add the group of all atoms under the name that the flavour's program looks for.
 
     Of a field that some frames lack, virtual datasets show only the frames that have it.

@@ -14,7 +14,7 @@ from mdio.core.errors import SourceError
 from mdio.core.frames import H5MD_NAMES, AtomIndices
 from mdio.core.topology import Topology
 from mdio.layouts.foreign.hdf5 import Datasets, check_heaps, has_plausible_size
-from mdio.layouts.foreign.tree import ForeignTrajectory, Series, as_source_error, child
+from mdio.layouts.foreign.tree import ElementFrames, ForeignTrajectory, as_source_error, child
 from mdio.layouts.h5md.gromacs_topology import read_file_topology
 from mdio.layouts.h5md.io import duplicate_descriptor
 
@@ -74,7 +74,7 @@ class ForeignFile(ForeignTrajectory):
             if node is not None:
                 require_inside(path, node)
 
-    def _series(self, field: str, positions: Series | None = None) -> Series:
+    def _series(self, field: str, positions: ElementFrames | None = None) -> ElementFrames:
         parent = self._group["box/edges" if field == "box" else H5MD_NAMES[field]]
         for name in ("time", "step"):
             if name in parent:

@@ -123,7 +123,7 @@ class H5MDLayout(BackendLayout):
         members="mdio.layouts.h5md.layout:find_members",
         parts="mdio.layouts.h5md.layout:find_parts_folder",
         imported_modules=("mdio.layouts.h5md.own",),
-        keeps_columns=True,
+        stores_columns_exactly=True,
         keeps_topology=True,
         reads_remote=True,
         flavours=("gromacs",),
@@ -152,7 +152,7 @@ class H5MDLayout(BackendLayout):
         uuid = _read_manifest(path).get("uuid")
         return uuid if isinstance(uuid, str) else None
 
-    def _damage(self, error: Exception, failure: str) -> CorruptLayoutError | None:
+    def _damage_error(self, error: Exception, failure: str) -> CorruptLayoutError | None:
         if not isinstance(error, FOREIGN_ERRORS):
             return None
         return CorruptLayoutError(

@@ -21,7 +21,14 @@ from mdio.core.kernels import crc32c
 from mdio.layouts.chunked.array import ChunksInFile, inflate
 from mdio.layouts.chunked.own import OwnOutput
 from mdio.layouts.h5md.disk import check_seal
-from mdio.layouts.h5md.file import FILTER, OLD_FILTER, chunk_table, run_table, unpack, value_path
+from mdio.layouts.h5md.file import (
+    FILTER_ID,
+    OLD_FILTER_ID,
+    chunk_table,
+    decode_integers,
+    run_table,
+    value_path,
+)
 from mdio.layouts.h5md.flavours import get_flavour
 from mdio.layouts.h5md.gromacs_topology import TOPOLOGY
 from mdio.layouts.h5md.io import (
@@ -64,8 +71,13 @@ class H5MDChunks(ChunksInFile):
         pieces: Column | None,
         verify: bool,
     ) -> None:
-        uncompressed, in_pieces = decode is None, pieces is not None
-        super().__init__(*chunks, uncompressed=uncompressed, verify=verify, in_pieces=in_pieces)
+        uncompressed, has_piece_checksums = decode is None, pieces is not None
+        super().__init__(
+            *chunks,
+            uncompressed=uncompressed,
+            verify=verify,
+            has_piece_checksums=has_piece_checksums,
+        )
         self.crcs, self.pieces, self._decode_chunk = crcs, pieces, decode
 
     def _compare(
@@ -162,7 +174,7 @@ class OwnFile(OwnOutput[H5MDChunks]):
 
     def _arrays(self, file: h5py.File) -> dict[tuple[str, str], H5MDChunks]:
         arrays = {}
-        for name, n_atoms in self._sizes.items():
+        for name, n_atoms in self._n_atoms_by_group.items():
             for field in H5MD_NAMES:
                 path = value_path(name, field)
                 if path in file:
@@ -267,7 +279,7 @@ class OwnFile(OwnOutput[H5MDChunks]):
     def read_column(self, name: str, start: int, stop: int) -> NDArray[Any]:
         return self._columns[name].read(self._bytes, start, stop)
 
-    def _run_in_memory(self, start: int, stop: int) -> tuple[int, int]:
+    def _column_run(self, start: int, stop: int) -> tuple[int, int]:
         are_cached = all(self._columns[name].is_cached for name in ("time", "step", "box"))
         return (0, self.n_frames) if are_cached else (start, stop)
 
@@ -307,8 +319,8 @@ class OwnFile(OwnOutput[H5MDChunks]):
 DECODERS: dict[tuple[int, ...], Decode | None] = {
     (): None,
     (h5z.FILTER_SHUFFLE, h5z.FILTER_DEFLATE): inflate,
-    (FILTER,): unpack,
-    (OLD_FILTER,): unpack,
+    (FILTER_ID,): decode_integers,
+    (OLD_FILTER_ID,): decode_integers,
 }
 """Functions that decode chunks, by their HDF5 filters."""
 

@@ -35,20 +35,21 @@ from mdio.core.files.writing import WrittenFile, copy_bytes, flush
 from mdio.core.frames import H5MD_NAMES, FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c
 from mdio.layouts.chunked.array import inflate
-from mdio.layouts.chunked.own import Ensemble
+from mdio.layouts.chunked.own import EnsembleWriter
 from mdio.layouts.codecs.compressors import quantised_from_option
 from mdio.layouts.codecs.quantised import WITHOUT_LEVEL
 from mdio.layouts.h5md.disk import ArrayRanges, OutputFile, Writes, check_written, gaps, make_seal
 from mdio.layouts.h5md.file import (
-    FILTER,
+    FILTER_ID,
     LIBVER,
-    FileContents,
+    FileOffsets,
     atom_ids,
     chunk_codec,
     chunk_table,
     create_column,
     create_file,
     cut_chunks,
+    decode_integers,
     encode_chunk,
     gzip_level,
     integer_codec,
@@ -57,12 +58,11 @@ from mdio.layouts.h5md.file import (
     power_of_two_step,
     round_to_step,
     run_table,
-    unpack,
     value_path,
     write_edges,
     write_steps,
 )
-from mdio.layouts.h5md.flavours import add_system, get_flavour
+from mdio.layouts.h5md.flavours import get_flavour, link_full_system
 from mdio.layouts.h5md.gromacs_topology import TOPOLOGY, write_topology
 from mdio.layouts.h5md.io import (
     ARRAYS,
@@ -112,7 +112,7 @@ class H5MDWriter(LayoutWriter):
         mpi_writer="mdio.layouts.h5md.mpio:H5MDMPIOWriter",
         resumes=True,
     )
-    contents: FileContents
+    contents: FileOffsets
     _handle: WrittenFile | None = None
     _handle_file: OutputFile | None = None
     _handle_earlier: EarlierRunChunks | None = None
@@ -281,7 +281,7 @@ class H5MDWriter(LayoutWriter):
         step = self.plan.rounding_step(field)
         if step is not None and self.plan.compression not in WITHOUT_LEVEL:
             values = round_to_step(values, step)
-        return get_flavour(self.plan.flavour).convert(field, values)
+        return get_flavour(self.plan.flavour).to_stored_units(field, values)
 
     @property
     def _raw_file(self) -> WrittenFile:
@@ -372,7 +372,7 @@ class H5MDWriter(LayoutWriter):
             crcs = {name: column.checksum(source) for name, column in columns.items()}
             has_box = write_edges(file, contents.box, source, get_flavour(self.plan.flavour))
             write_steps(file, contents.step, source)
-        add_system(file, self.plan)
+        link_full_system(file, self.plan)
         table_crcs = self._write_tables(file)
         if self.meta.topology is not None:
             data = np.frombuffer(self.meta.topology.to_bytes(), np.uint8)
@@ -481,8 +481,8 @@ def _integer_encoding(info: TrajectoryInfo, options: WriteOptions) -> dict[str, 
     if get_flavour(options.flavour).factors and precision is not None:
         source = "asked"  # in other units the last bits are not those of the XTC
     note = (
-        f"{COMPRESSION_NOTE}other programs read {name} by HDF5's filter {FILTER}, which comes with "
-        "mdio's sources (packaging/hdf5-filter); --compression gzip is for all programs"
+        f"{COMPRESSION_NOTE}other programs read {name} by HDF5's filter {FILTER_ID}, which comes "
+        "with mdio's sources (packaging/hdf5-filter); --compression gzip is for all programs"
     )
     return {
         "compression": name,
@@ -508,7 +508,7 @@ def _chunk_nbytes(array: ArrayPlan, row: int, n_frames: int) -> int:
 
 def write_all_but_chunks(
     path: Path, plan: LayoutPlan, atom_ids: Mapping[str, NDArray[np.int64]]
-) -> FileContents:
+) -> FileOffsets:
     """Restore an unfinished file, except its chunks, to what it was when it was created."""
     new_file = _temporary_path(path, "new")
     new_file.unlink(missing_ok=True)
@@ -549,7 +549,7 @@ def _check_chunk(
     decoded = np.empty((array.chunk_frames, array.chunk_atoms, 3), "<f4")
     codec = chunk_codec(plan, array.field)
     try:
-        (inflate if isinstance(codec, int) else unpack)(data, decoded)
+        (inflate if isinstance(codec, int) else decode_integers)(data, decoded)
     except ValueError as error:
         raise CorruptLayoutError(f"{name}: {error}") from error
     if crc32c(decoded) != crc:
@@ -601,7 +601,7 @@ class EarlierRunChunks:
             self._name(run).unlink(missing_ok=True)
 
 
-class H5MDEnsemble(Ensemble):
+class H5MDEnsemble(EnsembleWriter):
     """Makes a folder of H5MD files, one for each trajectory."""
 
     suffix = ".h5md"

@@ -63,8 +63,8 @@ from mdio.layouts.tables import ChunkTable, FrameTable, Tables, frame_chunk_tabl
 
 FIRST_RECORD_NBYTES = 84
 CELL_NBYTES = 48
-SIDES = ("before", "behind")
-"""Where a record has its length: before and behind its bytes."""
+SIDES = ("before", "after")
+"""Where a record has its length: before and after its bytes."""
 TITLE_NBYTES = 80
 MARKER_TYPES = ("<i4", ">i4", "<i8", ">i8")
 """Types of the lengths around records: 4 bytes, or 8 with some Fortran compilers."""
@@ -119,7 +119,7 @@ class DCDHeader:
         fields = {
             "axes": RecordField(axes + size, stride, numbers, shape, (record_nbytes, 4)),
             "before": RecordField(axes, stride, self.marker, shape[:1], (record_nbytes,)),
-            "behind": RecordField(
+            "after": RecordField(
                 axes + record_nbytes - size, stride, self.marker, shape[:1], (record_nbytes,)
             ),
         }
@@ -129,7 +129,7 @@ class DCDHeader:
             )
         if self.has_cell:
             values = ("values", f"{self.order}f8", (6,))
-            cell = np.dtype([("before", self.marker), values, ("behind", self.marker)])
+            cell = np.dtype([("before", self.marker), values, ("after", self.marker)])
             fields["cell"] = RecordField(begin, stride, cell)
         return fields
 
@@ -347,7 +347,7 @@ class DCDLayout(NativeLayout):
     facts = FormatFacts(
         suffixes=(".dcd",),
         options=frozenset({"checksums", "dt"}),
-        counts_steps=True,
+        step_is_frame_number=True,
         can_copy_frames=True,
         reads_remote=True,
     )

@@ -285,7 +285,7 @@ class IndexedLayout(NativeLayout):
         end = self._index.end if stop == self._index.n_frames else offsets[stop]
         return int(offsets[start]), int(end)
 
-    def _describe(self, **fields: Any) -> TrajectoryInfo:
+    def _read_properties(self, **fields: Any) -> TrajectoryInfo:
         last = self._index.n_frames - 1
         second = (
             min(1, last)

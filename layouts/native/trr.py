@@ -239,7 +239,7 @@ class TRRLayout(ScannedLayout):
         self._find_frames(first.n_atoms, scan)
         self._sizes = self._index.frame_nbytes
         present, sparse = self._sample_fields()
-        return self._describe(
+        return self._read_properties(
             has_velocities="velocities" in present,
             has_forces="forces" in present,
             sparse=tuple(sorted(sparse)),

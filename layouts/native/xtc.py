@@ -131,7 +131,7 @@ class XTCLayout(ScannedLayout):
 
     `path`: the file. `n_threads` (int, optional): threads that decode the frames of one `read`; 1
     by default, since parallel readers have a process for every core. `salvage` (bool, optional):
-    look for frames behind damage, too; damaged bytes are listed as a frame that cannot be read.
+    look for frames after damage, too; damaged bytes are listed as a frame that cannot be read.
     """
 
     name = "xtc"
@@ -175,7 +175,7 @@ class XTCLayout(ScannedLayout):
     def _open_frames(self) -> TrajectoryInfo:
         self._find_frames(read_header(self.path).n_atoms, scan)
         precision = self._finest_precision()
-        return self._describe(
+        return self._read_properties(
             compression=None if precision is None else "xtc",
             precision=None if precision is None else NM_TO_ANGSTROM / precision,
             rounding=Rounding(xtc_integers=precision is not None),

@@ -49,7 +49,7 @@ class SegmentsCopier(SegmentsWriter):
 
     Every worker copies whole segments (`copy`), which are the pieces of the plan; the owner commits
     their records. `frames`: tables of the frames to copy, in order. `first_times_ps`: of each
-    segment. `info`: of all frames of the output. `n_reused`: frames in segments that it has
+    segment. `info`: of all frames of the output. `n_reused_frames`: frames in segments that it has
     already, before those of `frames`.
     """
 
@@ -64,12 +64,12 @@ class SegmentsCopier(SegmentsWriter):
         frames: Sequence[FrameTable],
         first_times_ps: Sequence[float],
         info: TrajectoryInfo,
-        n_reused: int = 0,
+        n_reused_frames: int = 0,
     ) -> None:
         super().__init__(path, plan, meta)
         self.first_times_ps = first_times_ps
         self.frames = frames
-        self.n_reused = n_reused
+        self.n_reused_frames = n_reused_frames
         self._time_last_ps, self._has_box = info.time_last_ps, info.has_box
 
     def copy(self, start: int, stop: int, old_output: Layout | None = None) -> PieceRecord:
@@ -155,7 +155,7 @@ class SegmentsCopier(SegmentsWriter):
 
     def _parts(self, first: int, stop: int) -> Iterator[TablePart]:
         """Yield the parts of files that make up frames ``first:stop`` of the output."""
-        starts = accumulate((table.n_frames for table in self.frames), initial=self.n_reused)
+        starts = accumulate((table.n_frames for table in self.frames), initial=self.n_reused_frames)
         for frames, (begin, end) in zip(self.frames, pairwise(starts), strict=True):
             if begin < stop and first < end:
                 yield frames, max(first - begin, 0), min(stop, end) - begin

@@ -60,7 +60,7 @@ class SegmentsLayout(Layout):
         suffixes=(".segments",),
         continuation="mdio.layouts.continuation:SegmentsContinuation",
         is_folder=True,
-        in_segments=True,
+        can_choose_n_files=True,
         reads_remote=True,
     )
 
@@ -216,9 +216,9 @@ class SegmentsLayout(Layout):
     def stored_times(self) -> StoredTimes:
         """Without steps where segments do not store the source's."""
         stored = super().stored_times
-        counts_steps = layout_class(self.manifest["container"]).facts.counts_steps
-        has_steps = stored.has_steps and not counts_steps
-        return stored._replace(has_steps=has_steps, counts_steps=counts_steps)
+        step_is_frame_number = layout_class(self.manifest["container"]).facts.step_is_frame_number
+        has_steps = stored.has_steps and not step_is_frame_number
+        return stored._replace(has_steps=has_steps, step_is_frame_number=step_is_frame_number)
 
     def _read_into(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
@@ -232,7 +232,7 @@ class SegmentsLayout(Layout):
                 layout.read(first, end, atoms, rows)
             except SourceError as error:
                 raise CorruptLayoutError(f"{error} (segment {number} of {self.path})") from error
-            if layout.facts.counts_steps:
+            if layout.facts.step_is_frame_number:
                 rows.step += first_frame
 
     def _inner_runs(self, start: int, stop: int) -> Iterator[tuple[Layout, int, int]]:
@@ -257,7 +257,7 @@ class SegmentsLayout(Layout):
             return self
         return self._copy_with_metadata((self.info, self.manifest, self._manifest_identity))
 
-    def files(self) -> Iterator[Layout]:
+    def file_layouts(self) -> Iterator[Layout]:
         """Yield a layout for each segment, not opened."""
         with self:
             for number in range(len(self.segments)):

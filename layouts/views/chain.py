@@ -117,19 +117,24 @@ class ChainLayout(Layout):
             self._joining = join(self._infos, stored_times, self._read_times, self.overlap)
         self._step_notes = self._notes_on_steps(self._joining, stored_times)
         self._select_sources()
-        return self._describe()
+        return self._read_properties()
 
     def _notes_on_steps(self, joining: Joining, stored_times: list[StoredTimes]) -> tuple[str, ...]:
         """Return a note if a file without steps is not numbered as its neighbour's steps are."""
         for (number, start, stop), (following, first, end) in pairwise(joining.parts):
-            if stored_times[number].counts_steps == stored_times[following].counts_steps:
+            if (
+                stored_times[number].step_is_frame_number
+                == stored_times[following].step_is_frame_number
+            ):
                 continue
             times_before = self._read_times(number, max(start, stop - 2), stop)
             times_after = self._read_times(following, first, min(first + 2, end))
             intervals = np.diff(np.concatenate([times_before.step, times_after.step]))
             if len(intervals) > 1 and (intervals == intervals[0]).all():
                 continue
-            ends = sorted((number, following), key=lambda n: not stored_times[n].counts_steps)
+            ends = sorted(
+                (number, following), key=lambda n: not stored_times[n].step_is_frame_number
+            )
             counted_path, other_path = (self.sources[n].path for n in ends)
             advice = "; go by the times" if times_after.time[0] > times_before.time[-1] else ""
             return (
@@ -176,7 +181,7 @@ class ChainLayout(Layout):
         counts = [stop - start for _, start, stop in self._joining.parts]
         self._edges = np.cumsum([0, *counts], dtype=np.int64)
 
-    def _describe(self) -> TrajectoryInfo:
+    def _read_properties(self) -> TrajectoryInfo:
         assert self._joining is not None
         infos, parts = self._infos, self._joining.parts
         first, last = infos[0], infos[-1]
@@ -233,9 +238,9 @@ class ChainLayout(Layout):
             if start <= stretch.frame < stop
         )
 
-    def files(self) -> Iterator[Layout]:
+    def file_layouts(self) -> Iterator[Layout]:
         for source in self.sources:
-            yield from source.files()
+            yield from source.file_layouts()
 
     def with_metadata(self) -> Layout:
         """Return a chain that is pickled with the infos and boundaries of its sources.

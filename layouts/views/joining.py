@@ -76,7 +76,7 @@ def join(
     all_frames = Joining(tuple((n, 0, infos[n].n_frames) for n in range(len(infos))))
     if overlap == KEEP_ALL or len(numbers) < 2:
         return all_frames
-    by_steps = all(stored[n].has_steps for n in numbers)
+    by_steps = all(stored[n].has_steps and not stored[n].has_times for n in numbers)
     if not by_steps and not all(stored[n].has_times for n in numbers):
         without_times = next(infos[n] for n in numbers if not stored[n].has_times)
         if overlap is not None:
@@ -382,7 +382,7 @@ def choose_keys(
     both_keys = old, new
     if all(keys.has_times and _ascends(keys.time) for keys in both_keys):
         return old.time, new.time, "ps"
-    if all((keys.has_times or keys.has_steps) and _ascends(keys.step) for keys in both_keys):
+    if all(keys.has_steps and _ascends(keys.step) for keys in both_keys):
         return old.step.astype(float), new.step.astype(float), "steps"
     for keys in both_keys:
         if keys.has_times and not _ascends(keys.time):
@@ -408,7 +408,7 @@ def are_times_missing(old: FrameKeys, new: FrameKeys) -> bool:
     """Return whether one of two files stores neither times nor steps."""
     both_keys = old, new
     return not all(keys.has_times for keys in both_keys) and not all(
-        keys.has_times or keys.has_steps for keys in both_keys
+        keys.has_steps for keys in both_keys
     )
 
 

@@ -52,6 +52,6 @@ class MemoryLayout(Layout):
     def topology(self) -> Topology | None:
         return self.atoms
 
-    def files(self) -> Iterator[Layout]:
+    def file_layouts(self) -> Iterator[Layout]:
         """Yield itself, since it has no files."""
         yield self

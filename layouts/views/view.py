@@ -254,7 +254,7 @@ class ViewLayout(Layout):
         frames = np.asarray(self.frames, np.int64)
         return {name: values[frames] for name, values in self.source.frame_data().items()}
 
-    def files(self) -> Iterator[Layout]:
+    def file_layouts(self) -> Iterator[Layout]:
         """Yield itself, since its frames are not all those of a file."""
         yield self
 

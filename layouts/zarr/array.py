@@ -110,14 +110,14 @@ class Shard:
                 self.path, CorruptLayoutError, root.open(name), 16 * n_chunks + CRC_NBYTES
             )
         except FileNotFoundError as error:
-            raise self._damage("no such shard; it is missing from the tree,") from error
+            raise self._damage_error("no such shard; it is missing from the tree,") from error
         try:
             self.index = self._read_index(n_chunks)
         except BaseException:
             self.close()
             raise
 
-    def _damage(self, problem: str) -> CorruptLayoutError:
+    def _damage_error(self, problem: str) -> CorruptLayoutError:
         return CorruptLayoutError(f"{self.path}: {problem} convert the source again")
 
     def _read_index(self, n_chunks: int) -> list[tuple[int, int]]:
@@ -125,10 +125,12 @@ class Shard:
         begin = nbytes - 16 * n_chunks - CRC_NBYTES
         if begin < 0:
             problem = f"{nbytes} bytes, too few for an index of {n_chunks} chunks"
-            raise self._damage(f"{problem}; it is truncated,")
+            raise self._damage_error(f"{problem}; it is truncated,")
         tail = self.file.peek(begin, nbytes - begin)
         if kernels.crc32c(tail[:-CRC_NBYTES]) != int.from_bytes(tail[-CRC_NBYTES:], "little"):
-            raise self._damage("the checksum of its index is wrong; it is truncated or damaged,")
+            raise self._damage_error(
+                "the checksum of its index is wrong; it is truncated or damaged,"
+            )
         entries = np.frombuffer(tail, "<u8", 2 * n_chunks).reshape(n_chunks, 2)
         index: list[tuple[int, int]] = list(map(tuple, entries.tolist()))
         if any(
@@ -136,14 +138,14 @@ class Shard:
             for offset, size in index
             if offset != MISSING_CHUNK
         ):
-            raise self._damage("its index points outside of the file;")
+            raise self._damage_error("its index points outside of the file;")
         return index
 
     def locate(self, chunk: int) -> tuple[int, int]:
         """Return offset and size of a chunk, without its crc32c."""
         offset, size = self.index[chunk]
         if offset == MISSING_CHUNK:
-            raise self._damage(f"chunk {chunk} is missing from it;")
+            raise self._damage_error(f"chunk {chunk} is missing from it;")
         return offset, size - CRC_NBYTES
 
     def crc32c(self, chunk: int) -> int:
@@ -293,7 +295,7 @@ class ShardedChunks(ChunkedArray):
             metadata.chunk_shape,
             uncompressed=metadata.uncompressed,
             verify=verify,
-            in_pieces=checksums.has_pieces,
+            has_piece_checksums=checksums.has_pieces,
         )
         self._array_path = array_path
         self.metadata = metadata
@@ -396,7 +398,7 @@ class ShardedChunks(ChunkedArray):
         self._compare_decoded(row, column, chunk)
         if self.uncompressed and self.checksums.has_pieces:
             n_rows = min(self.chunk_frames, self.n_frames - row * self.chunk_frames)
-            self._check_rows(row, column, 0, self.locate(row, column)[0], chunk[:n_rows])
+            self._check_frames(row, column, 0, self.locate(row, column)[0], chunk[:n_rows])
         return chunk
 
     def _compare_decoded(self, row: int, column: int, chunk: FloatArray) -> None:

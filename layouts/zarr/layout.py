@@ -67,8 +67,8 @@ class ZarrLayout(BackendLayout):
         members="mdio.layouts.zarr.tree:members_in",
         imported_modules=("mdio.layouts.zarr.own",),
         is_folder=True,
-        decodes_frames=WITHOUT_LEVEL,
-        keeps_columns=True,
+        single_frame_compressions=WITHOUT_LEVEL,
+        stores_columns_exactly=True,
         keeps_topology=True,
         reads_remote=True,
     )
@@ -93,7 +93,7 @@ class ZarrLayout(BackendLayout):
                 self._backend = self._open_tree(root)
                 return self._backend.info(self.name)
             except BaseException as error:
-                damage = error if isinstance(error, MdioError) else self._damage(error)
+                damage = error if isinstance(error, MdioError) else self._damage_error(error)
                 # If another tree has just taken the name, that one is complete: open it instead.
                 was_replaced = isinstance(damage, CorruptLayoutError) and root.is_replaced()
                 root.close()
@@ -133,7 +133,7 @@ class ZarrLayout(BackendLayout):
 
         return ForeignTree(self.path, self.options)
 
-    def _damage(self, error: BaseException, failure: str = "") -> CorruptLayoutError | None:  # noqa: ARG002
+    def _damage_error(self, error: BaseException, failure: str = "") -> CorruptLayoutError | None:  # noqa: ARG002
         if not isinstance(error, DAMAGE_ERRORS):
             return None
         return CorruptLayoutError(

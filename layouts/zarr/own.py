@@ -58,12 +58,12 @@ class OwnTree(OwnOutput[ShardedChunks]):
         self._node_crcs = manifest_checksums(self.manifest, "node_crc32c", path)
         fields = self.manifest.get("fields")
         if not isinstance(fields, list) or "positions" not in fields or set(fields) - set(FIELDS):
-            raise self._damage("", f"its manifest has {fields!r} for 'fields'")
+            raise self._damage_error("", f"its manifest has {fields!r} for 'fields'")
         if not self._node_crcs and store_at(path).opening_waits:
             prefetch((path / node / METADATA for node in self._nodes_to_open(fields)), 0)
         self.arrays = {
             (name, field): self._array(name, field, n_atoms)
-            for name, n_atoms in self._sizes.items()
+            for name, n_atoms in self._n_atoms_by_group.items()
             for field in fields
         }
         self._columns = {
@@ -79,7 +79,7 @@ class OwnTree(OwnOutput[ShardedChunks]):
                 for opening in self._columns[name].openings(row, row + 1)
             )
 
-    def _damage(self, node: str, problem: str) -> CorruptLayoutError:
+    def _damage_error(self, node: str, problem: str) -> CorruptLayoutError:
         return CorruptLayoutError(f"{self.path / node}: {problem}; convert the source again")
 
     def openings(
@@ -92,7 +92,7 @@ class OwnTree(OwnOutput[ShardedChunks]):
     def _nodes_to_open(self, fields: Sequence[str]) -> Iterator[str]:
         """Yield the arrays whose ``zarr.json`` opening reads if the manifest does not have them."""
         yield from (f"particles/{self.group}/position/time", "mdio/step", "mdio/box")
-        for group, field in product(self._sizes, fields):
+        for group, field in product(self._n_atoms_by_group, fields):
             yield f"particles/{group}/{H5MD_NAMES[field]}/value"
             yield table_path("crc32c", group, field)
 
@@ -126,10 +126,10 @@ class OwnTree(OwnOutput[ShardedChunks]):
             metadata = ArrayMetadata.from_json(node)
         except ValueError as error:
             problem = f"this is not an array as mdio writes it: {error}"
-            raise self._damage(path, problem) from error
+            raise self._damage_error(path, problem) from error
         if (metadata.shape, metadata.dtype) != (shape, dtype):
             problem = f"{metadata.dtype} of shape {metadata.shape}, but by the manifest it is"
-            raise self._damage(path, f"{problem} {dtype} of shape {shape}")
+            raise self._damage_error(path, f"{problem} {dtype} of shape {shape}")
         return metadata
 
     def _array(self, group: str, field: str, n_atoms: int) -> ShardedChunks:
@@ -137,7 +137,7 @@ class OwnTree(OwnOutput[ShardedChunks]):
         node = manifest_checksums(self.manifest, "nodes", self.path).get(path)
         metadata = self._metadata(path, (self.n_frames, n_atoms, 3), "float32", node)
         if not metadata.sharded or metadata.chunk_shape[2] != 3:
-            raise self._damage(path, "mdio did not write this array")
+            raise self._damage_error(path, "mdio did not write this array")
         n_atom_chunks = metadata.chunks_per_file[1]
         n_pieces = pieces_of_row(12 * metadata.chunk_shape[1])
         grid = (-(-self.n_frames // metadata.chunk_shape[0]), n_atom_chunks)
@@ -180,13 +180,13 @@ class OwnTree(OwnOutput[ShardedChunks]):
         crcs = self._file_crcs.get(path)
         if crcs is not None and len(crcs) != metadata.n_files:
             problem = f"in {metadata.n_files} files, but by the manifest in {len(crcs)}"
-            raise self._damage(path, problem)
+            raise self._damage_error(path, problem)
         return NumberArray(self._root, path, metadata, crcs, is_of_frames=is_of_frames)
 
     def info(self, layout: str) -> TrajectoryInfo:
         info = super().info(layout)
         quantised = self.arrays[self.group, "positions"].metadata.quantised
-        group_codec = self._own_compression(self.group, "positions")
+        group_codec = self._array_codec(self.group, "positions")
         if quantised is not None and (group_codec or info.compression is None):
             info = info.replace(compression=group_codec or quantised.compression)
         return info
@@ -197,7 +197,7 @@ class OwnTree(OwnOutput[ShardedChunks]):
     def read_column(self, name: str, start: int, stop: int) -> NDArray[Any]:
         return self._columns[name].rows(start, stop)
 
-    def _run_in_memory(self, start: int, stop: int) -> tuple[int, int]:
+    def _column_run(self, start: int, stop: int) -> tuple[int, int]:
         sizes = {column.rows_per_file for column in self._columns.values()}
         begin = start - start % max(sizes)
         end = min(begin + max(sizes), self.n_frames)
@@ -262,7 +262,7 @@ class OwnTree(OwnOutput[ShardedChunks]):
             fields["topology_nbytes"] = 0 if topology is None else topology.metadata.shape[0]
         return fields
 
-    def _own_compression(self, group: str, field: str) -> str | None:
+    def _array_codec(self, group: str, field: str) -> str | None:
         """Return the codec of a group's positions if it differs from the manifest's, else None."""
         quantised = self.arrays[group, field].metadata.quantised
         if field != "positions" or quantised is None:

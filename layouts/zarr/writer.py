@@ -41,8 +41,13 @@ from mdio.core.files.remote.outputs import is_sent_placeholder
 from mdio.core.files.store import is_network, store_at
 from mdio.core.files.writing import WrittenFile
 from mdio.core.frames import FrameBlock, Scratch, TrajectoryInfo
-from mdio.layouts.chunked.own import Ensemble
-from mdio.layouts.codecs.compressors import PURPOSES, compress, full_option, quantised_from_option
+from mdio.layouts.chunked.own import EnsembleWriter
+from mdio.layouts.codecs.compressors import (
+    PRESETS,
+    compress,
+    option_with_level,
+    quantised_from_option,
+)
 from mdio.layouts.codecs.quantised import decode_chunk, encode_chunk
 from mdio.layouts.manifest import FULL_SYSTEM, build_manifest, check_group_names
 from mdio.layouts.plan import (
@@ -402,7 +407,7 @@ def _choose_integer_codec(encoding: Encoding, options: WriteOptions) -> Encoding
     """Return `encoding` with the codec for its integers, and a note on why."""
     if encoding.compression is not None:
         option = encoding.compression
-        return replace(encoding, compression=PURPOSES.get(option, (None, option))[1])
+        return replace(encoding, compression=PRESETS.get(option, (None, option))[1])
     if options.file_system is None and not options.codec_sizes:
         return encoding
     codecs = {group: _integer_codec(options, sizes) for group, sizes in options.codec_sizes.items()}
@@ -464,10 +469,10 @@ def _storage_name(file_system: str | None) -> str:
 
 
 def _choose_float_codec(compression: str | None, file_system: str | None, *notes: str) -> Encoding:
-    option = full_option(compression)
+    option = option_with_level(compression)
     if compression is None and file_system is not None:
         if is_network(file_system):
-            option = full_option(FLOAT_CODEC)
+            option = option_with_level(FLOAT_CODEC)
             reason = (
                 f"{COMPRESSION_NOTE}{FLOAT_CODEC} is used, without loss: on "
                 f"{_storage_name(file_system)} a process seldom gets the {FLOAT_CODEC_MAX_RATE} "
@@ -480,7 +485,7 @@ def _choose_float_codec(compression: str | None, file_system: str | None, *notes
     return Encoding(None, None, option, notes)
 
 
-class ZarrEnsemble(Ensemble):
+class ZarrEnsemble(EnsembleWriter):
     """Makes a tree whose groups are trees, one for each trajectory."""
 
     def write_manifest(self, labels: Sequence[str]) -> None:

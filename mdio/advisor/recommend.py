@@ -385,7 +385,7 @@ class Comparison:
             facts = layout_class(trial.layout).facts
             if has_server_per_stripe(host.target_file_system):
                 count = 1 if facts.is_folder else math.ceil(self.ranks / RANKS_PER_STRIPE)
-            if facts.in_segments:
+            if facts.can_choose_n_files:
                 n_segments = segments_for(source.n_frames, 12 * source.n_atoms, self.ranks)
         run = next((run for run in trial.runs if run.cache == "warm"), trial.runs[0])
         one_pass = self.totals[trial.name].run

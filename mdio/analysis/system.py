@@ -422,7 +422,7 @@ class System:
             if not hasattr(top, "atoms"):
                 raise PlanError(f"the topology is {top!r}; give the path of a file, or a Universe")
             return top
-        from mdio.converters.selection import load_topology
+        from mdio.converters.selection import universe_from_topology
         from mdio.layouts.foreign.parsed import identity_of, store_parsed
 
         full_system = self.source
@@ -431,11 +431,11 @@ class System:
             full_system = open_layout(output.path, verify=output.verify, uuid=output.uuid)
         identity = identity_of(to_path(top))
         try:
-            universe = load_topology(top, full_system)
+            universe = universe_from_topology(top, full_system)
         except SourceError:
             if full_system is self.source:
                 raise
-            universe = load_topology(top, self.source)
+            universe = universe_from_topology(top, self.source)
         finally:
             if full_system is not self.source:
                 full_system.close()

@@ -283,7 +283,7 @@ def run_conversion(
             if args.json:
                 print_json({"out": args.out, "plan": plan.to_json(), "recipe": recipe})
             else:
-                print(plan_table(plan, conversion.n_reused))
+                print(plan_table(plan, conversion.n_reused_frames))
                 if recipe:
                     print(f"recipe: {json.dumps(recipe)}")
         conversion.close()
@@ -301,7 +301,7 @@ def run_conversion(
             _print_notes_on_values(args.command, result.plan.notes)
         else:
             if print_summary is None or result.found_complete:
-                n_existing = None if conversion.appended is None else conversion.n_reused
+                n_existing = None if conversion.appended is None else conversion.n_reused_frames
                 print_summary = partial(_print_summary, n_existing=n_existing)
             print_summary(result)
             if verification is not None and verification.ok:

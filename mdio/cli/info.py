@@ -91,7 +91,9 @@ def _notes_on_time_order(layout: Layout) -> tuple[str, ...]:
         return ()
     if info.time_last_ps > info.time_first_ps:
         ends_ps = info.time_first_ps, info.time_last_ps
-        if layout.facts.keeps_columns and not are_times_even(info.n_frames, *ends_ps, info.dt_ps):
+        if layout.facts.stores_columns_exactly and not are_times_even(
+            info.n_frames, *ends_ps, info.dt_ps
+        ):
             with suppress(CorruptLayoutError):  # which verify reports
                 return notes_on_times(read_times(layout))
         return ()

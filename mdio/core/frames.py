@@ -45,7 +45,7 @@ def uninitialised_array(
     The kernel copies from the page cache with ``rep movsb``, and so does ``memcpy``. On AMD's Zen
     that takes four times as long, in the nearer caches fifteen times, where the target's address is
     1 to 31 bytes above the source's, modulo 4096 (measured on an EPYC; also glibc's bug 30994).
-    Large arrays of `np.empty` have such addresses: they begin 16 bytes behind a page.
+    Large arrays of `np.empty` have such addresses: they begin at byte 16 of a page.
     """
     nbytes = math.prod(shape) * np.dtype(dtype).itemsize
     if nbytes < MIN_ALIGNED_NBYTES:

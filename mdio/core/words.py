@@ -11,7 +11,7 @@ RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WOR
 PASSWORD = re.compile(
     r"""(:/+)[^\s@:/'"]*:[^\s@'"]+@|(?<![^\s'"(=])[^\s@:/'"][^\s@:'"]*:(?!/)[^\s@'"]+@"""
 )
-"""``user:password@`` behind ``://``, or a mistyped one, or at the beginning of a word."""
+"""``user:password@`` after ``://``, or a mistyped one, or at the beginning of a word."""
 AXIS_UNITS = {
     "_angstrom2_per_ps2": "Å²/ps²",
     "_angstrom2": "Å²",

@@ -13,7 +13,7 @@ from mdio.layouts.chunked import array
 @pytest.fixture(params=["h5md", "zarr"])
 def path(request, adk, tmp_path, monkeypatch):
     # Neither a divisor of a chunk of 11 frames nor of a frame.
-    monkeypatch.setattr(array, "RUN_NBYTES", 100_000)
+    monkeypatch.setattr(array, "CHECKSUM_RUN_NBYTES", 100_000)
     options = {"precision": "none", "chunk_frames": 11}
     mdio.convert(adk["xtc"], tmp_path / f"adk.{request.param}", **as_options(options))
     return tmp_path / f"adk.{request.param}"

@@ -19,7 +19,7 @@ from mdio.converters.options import ConversionOptions
 from mdio.core.files.checks import parts_folder
 from mdio.layouts.h5md.file import (
     LIBVER,
-    FileContents,
+    FileOffsets,
     atom_ids,
     create_columns,
     create_groups,
@@ -97,7 +97,7 @@ class _JoiningWriter(H5MDWriter):
             create_groups(file, self.plan.arrays)
             for array in self.plan.arrays:
                 self._join(file, array, folder)
-            self.contents = FileContents({}, *create_columns(file, self.plan))
+            self.contents = FileOffsets({}, *create_columns(file, self.plan))
             for group, ids in atom_ids(self.meta).items():
                 file[f"particles/{group}"].create_dataset("id", data=ids)
             file["mdio"].attrs[IN_PARTS] = len(self.parts)

@@ -37,7 +37,7 @@ from suites.under_mpi import patience
 import mdio
 from mdio.core.errors import OutputError
 from mdio.core.files.journal import find_unfinished
-from mdio.layouts.h5md.file import FILTER
+from mdio.layouts.h5md.file import FILTER_ID
 
 ROOT = Path(__file__).resolve().parents[2]
 MPI = ROOT / ".venv-mpi" / "bin"
@@ -102,7 +102,7 @@ def build_manifest(path: Path) -> dict:
 
 def held(item: h5py.Dataset) -> list[bytes]:
     """Return the numbers of a dataset, or its chunks where h5py has no filter for them."""
-    if str(FILTER) not in item._filters:
+    if str(FILTER_ID) not in item._filters:
         return [np.asarray(item).tobytes()]
     return [item.id.read_direct_chunk([s.start for s in at])[1] for at in item.iter_chunks()]
 

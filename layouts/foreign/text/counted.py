@@ -32,7 +32,7 @@ from mdio.layouts.foreign.text.format import (
     without_axes,
 )
 
-XYZ_NBYTES = 8
+MIN_XYZ_LINE_NBYTES = 8
 """Least bytes of a line of an atom such as ``C 0 0 0``, with its end."""
 _PAIR = re.compile(r"""([A-Za-z_][\w-]*)\s*=\s*(?:"([^"]*)"|'([^']*)'|\{([^}]*)\}|(\S+))""")
 TRUE_WORDS = ("T", "TRUE", "1")
@@ -50,7 +50,7 @@ class XYZ(TextFormat):
             start = lines.offset
             n_atoms = integer(lines.next(), "a number of atoms")
             comment = lines.next()
-            skip_atoms(lines, n_atoms, nbytes, XYZ_NBYTES)
+            skip_atoms(lines, n_atoms, nbytes, MIN_XYZ_LINE_NBYTES)
             yield FrameRecord(start, lines.offset, n_atoms, notes=_notes(comment))
 
     def text_for_mdanalysis(self, raw: bytes) -> str:
@@ -97,7 +97,7 @@ def _columns(pairs: dict[str, str]) -> list[int]:
         column += int(count)
     position = names.get("pos")
     if position is None or position[2] != 3:
-        raise FrameError(f"Properties {':'.join(parts)!r} without pos:R:3, which positions are")
+        raise FrameError(f"Properties {':'.join(parts)!r} lacks pos:R:3, the positions")
     species = next((names[name][0] for name in ("species", "element", "z") if name in names), None)
     first = position[0]
     return [first if species is None else species, first, first + 1, first + 2]
@@ -147,7 +147,7 @@ def _notes(comment: bytes) -> tuple[str, ...]:
     return note_on_axes(_periodic(pairs), f'pbc="{pairs.get("pbc")}"')
 
 
-TINKER_NBYTES = 10
+MIN_TINKER_LINE_NBYTES = 10
 """Least bytes of a line of an atom such as ``1 C 0 0 0``, with its end."""
 _BOX = re.compile(rb"(?:\s*[-+]?\d*\.?\d+(?:[eEdD][-+]?\d+)?(?=\s)){6}\s*")
 
@@ -164,7 +164,7 @@ class Tinker(TextFormat):
             n_atoms = integer(line.split()[0], "a number of atoms")
             if _BOX.fullmatch(lines.peek()):
                 lines.next()
-            skip_atoms(lines, n_atoms, nbytes, TINKER_NBYTES)
+            skip_atoms(lines, n_atoms, nbytes, MIN_TINKER_LINE_NBYTES)
             yield FrameRecord(start, lines.offset, n_atoms)
 
     def is_complete_without_newline(self, raw: bytes) -> bool:  # noqa: ARG002
@@ -176,7 +176,7 @@ NAMES_WIDTH = 20
 """Columns before those of coordinates."""
 FIRST_POINT = 24
 """Column of the first decimal point, for any precision."""
-GRO_NBYTES = NAMES_WIDTH + 3
+MIN_GRO_LINE_NBYTES = NAMES_WIDTH + 3
 _TIME = re.compile(rb"(?:^|[\s,;])t\s*=\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)")
 _STEP = re.compile(rb"(?:^|[\s,;])step\s*=\s*(-?\d+)")
 _LENGTH = re.compile(rb"-?\d+\.\d{5}")
@@ -192,7 +192,7 @@ class GRO(TextFormat):
             lines.next()
             n_atoms = integer(lines.next(), "a number of atoms")
             atom = lines.peek()
-            skip_atoms(lines, n_atoms, nbytes, GRO_NBYTES)
+            skip_atoms(lines, n_atoms, nbytes, MIN_GRO_LINE_NBYTES)
             box = lines.next()
             if _n_lengths(box) not in (3, 9):
                 raise FrameError(
@@ -326,7 +326,7 @@ class MDCRD(TextFormat):
             raise FrameError("stars in place of a number, which was too large for its format")
         return super().read(raw, n_atoms)
 
-    def made_up(self) -> Iterator[str]:
+    def made_up_notes(self) -> Iterator[str]:
         if self._has_box:
             yield f"{self.format_name} holds no angles of the box: assumed to be 90 degrees"
         elif int(self.options["n_atoms"]) == 1:

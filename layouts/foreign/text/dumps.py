@@ -238,7 +238,7 @@ class LAMMPS(TextFormat):
         if snapshot.time is not None:
             snapshot.time *= units.time
 
-    def made_up(self) -> Iterator[str]:
+    def made_up_notes(self) -> Iterator[str]:
         if self._has_time and not self._units_style:
             yield "the dump names no unit of its times: assumed to be ps"
         if self._has_ids is False:

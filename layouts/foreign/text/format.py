@@ -23,7 +23,7 @@ from mdio.core.errors import MdioError, SourceError, one_line
 from mdio.core.frames import LostBytes
 from mdio.core.words import plural
 from mdio.layouts.foreign.compressed import DECOMPRESSORS, compression_of, open_decompressed
-from mdio.layouts.foreign.snapshot import ForeignFrames, Snapshot, snapshot_of
+from mdio.layouts.foreign.snapshot import ForeignReader, Snapshot, snapshot_of
 
 MAX_LINE_NBYTES = 1 << 20
 """A line of more bytes is not text."""
@@ -157,7 +157,7 @@ class TextFormat(ABC):
     def reader_class(self, reader: Any) -> Any:
         return reader
 
-    def made_up(self) -> Iterator[str]:
+    def made_up_notes(self) -> Iterator[str]:
         """Yield notes on other values that are made up."""
         yield from ()
 
@@ -297,7 +297,7 @@ _NUMBER_ERRORS = re.compile("could not convert|inhomogeneous|invalid literal|out
 """Errors of Python and NumPy for lines with other contents."""
 
 
-class TextFrames(ForeignFrames):
+class TextFrames(ForeignReader):
     """A text file whose frames are found by the rules of its format."""
 
     def __init__(self, path: Path, format_name: str, options: Mapping[str, Any]) -> None:
@@ -306,7 +306,7 @@ class TextFrames(ForeignFrames):
         module = import_module(f"mdio.layouts.foreign.text.{module_name}")
         self.format: TextFormat = getattr(module, name)(format_name, options)
         if self.format.needs_n_atoms and "n_atoms" not in options:
-            raise self._lacks_n_atoms()
+            raise self._atom_count_error()
         self._starts, self._stops = array("q"), array("q")
         self._n_frames_with = Counter[str]()
         self._notes: dict[str, list[int]] = {}
@@ -448,7 +448,7 @@ class TextFrames(ForeignFrames):
         return NamedStream(StringIO(text), f"frame.{self.format.format_name.lower()}")
 
     def notes(self) -> Iterator[str]:
-        yield from self.format.made_up()
+        yield from self.format.made_up_notes()
         if 0 < (n_timed := self._n_frames_with["time"]) < self.n_frames:
             yield f"times of {plural(n_timed, 'frame')} are left out, since others have none"
         for note, (first, count) in self._notes.items():

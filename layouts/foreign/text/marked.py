@@ -80,7 +80,7 @@ class PDB(TextFormat):
             first = first or record
             yield record
 
-    def made_up(self) -> Iterator[str]:
+    def made_up_notes(self) -> Iterator[str]:
         if n := self._n_without_cell:
             yield f"{plural(n, 'frame')} without CRYST1 beside others with it: no box"
 

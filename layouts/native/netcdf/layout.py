@@ -39,7 +39,7 @@ from mdio.layouts.foreign.units import (
     ASE_TIME,
     REDUCED_UNITS,
     length_factor,
-    made_up,
+    made_up_notes,
     spelled_factor,
 )
 from mdio.layouts.native.encoder import Bytes, Encoder
@@ -248,7 +248,7 @@ class NCDFLayout(NativeLayout):
     facts = FormatFacts(
         suffixes=(".ncdf", ".nc"),
         options=frozenset({"checksums", "dt", "length_unit"}),
-        counts_steps=True,
+        step_is_frame_number=True,
         rounded_fields=("velocities", "forces"),
         can_copy_frames=True,
         reads_remote=True,
@@ -403,7 +403,7 @@ class NCDFLayout(NativeLayout):
         for option, is_redundant in redundant.items():
             if is_redundant and self.options.get(option) is not None:
                 raise redundant_option_error(self.path, option)
-        info = self._describe(n_complete, n_atoms)
+        info = self._read_properties(n_complete, n_atoms)
         return info.replace(flaws=info.flaws._replace(lost=loss))
 
     def _named_unit(self, name: str) -> str | None:
@@ -518,7 +518,7 @@ class NCDFLayout(NativeLayout):
             raise self._convention_error(f"{name} has a scale_factor of {factor!r}", "one float")
         return None if math.isclose(factor, 1) else factor
 
-    def _describe(self, n_frames: int, n_atoms: int) -> TrajectoryInfo:
+    def _read_properties(self, n_frames: int, n_atoms: int) -> TrajectoryInfo:
         data = self._data
         dt_ps = float(self.options.get("dt") or 1.0)
         if "time" in self._names and n_frames > 1:
@@ -558,7 +558,7 @@ class NCDFLayout(NativeLayout):
 
     def _made_up(self) -> tuple[str, ...]:
         without_units = self._without_units
-        notes = made_up(
+        notes = made_up_notes(
             "the file, whose times are all equal," if self._times_are_equal else "the file",
             self.options,
             times=None if "time" in self._names else "frames",

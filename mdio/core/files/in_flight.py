@@ -457,7 +457,7 @@ STORE_REQUEST_FACTOR, STORE_MEMORY_FACTOR = 8, 4
 MAX_GAP_NBYTES = 64 << 10
 """Ranges with at most this gap between them are coalesced."""
 MAX_END_NBYTES = 512
-"""Most bytes behind the last range of an object, such as a shard's index."""
+"""Maximum number of bytes after the last range of an object, such as a shard's index."""
 FIRST_REQUESTS = 8
 MIN_RATE_GROWTH = 1.1
 """The number of requests is doubled again if the rate grew by this factor."""
@@ -582,7 +582,7 @@ def read(fd: int, buffer: Bytes, offset: int) -> float:
 
 
 def copy_into(source: Bytes, targets: Sequence[Any], skip: int) -> None:
-    """Copy `source` into `targets`, behind their first `skip` bytes in all."""
+    """Copy `source` into `targets`, after their first `skip` bytes in all."""
     data, offset = source.data, 0
     for target in targets:
         if skip >= target.nbytes:

@@ -46,7 +46,7 @@ class FrameIndex:
 
     Attributes: `offsets`, (F,) int64: byte at which each frame begins, ascending. `end` (int): byte
     at which the last whole frame ends, usually the size of the file when it was scanned. `n_atoms`
-    (int): atoms of the first frame. `lost_nbytes` (int): bytes behind the last whole frame, of one
+    (int): atoms of the first frame. `lost_nbytes` (int): bytes after the last whole frame, of one
     that is not whole.
     """
 

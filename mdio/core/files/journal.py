@@ -52,7 +52,7 @@ N_REUSED_KEY = "n_taken"
 """Key of the first record where frames are added to an output: how many of its own frames stay as
 they are stored."""
 RESERVED_NBYTES = 64 << 10
-"""Zeros reserved behind the records, so that more can be written on a full disk."""
+"""Zeros reserved after the records, so that more can be written on a full disk."""
 MAX_CLOSE_WAIT_S = 2.0
 """How long closing waits for a running flush."""
 
@@ -264,8 +264,8 @@ class Unfinished:
         """How many trajectories and frames are stored, for messages."""
         members = self.values.get(MEMBERS_KEY)
         if members is None:
-            n_reused = self.values.get(N_REUSED_KEY)
-            return stored_frames_text(self.n_frames, self.values["n_frames"], n_reused)
+            n_reused_frames = self.values.get(N_REUSED_KEY)
+            return stored_frames_text(self.n_frames, self.values["n_frames"], n_reused_frames)
         trajectories = f"{self.n_complete:,} of {len(members):,} trajectories"
         frames = f"{self.n_frames:,} frames"
         if not self.n_complete:
@@ -311,11 +311,14 @@ class Unfinished:
             )
 
 
-def stored_frames_text(n_stored: int, n_frames: int, n_reused: int | None) -> str:
-    """Return how many of `n_frames` frames are stored, in words; `n_reused`: see `N_REUSED_KEY`."""
-    if n_reused is None:
+def stored_frames_text(n_stored: int, n_frames: int, n_reused_frames: int | None) -> str:
+    """Return how many of `n_frames` frames are stored, in words.
+
+    `n_reused_frames`: see `N_REUSED_KEY`.
+    """
+    if n_reused_frames is None:
         return f"{n_stored:,} of {n_frames:,} frames"
-    return f"{n_stored:,} of the {n_frames - n_reused:,} frames to write"
+    return f"{n_stored:,} of the {n_frames - n_reused_frames:,} frames to write"
 
 
 def find_unfinished(temporary: Path) -> Unfinished | None:

@@ -104,7 +104,7 @@ def unfold(folded: Folded, out: Int32s) -> None:
 GROUP_SIZE = 32
 """Numbers that have one width."""
 PADDING_NBYTES = 16
-"""Bytes of zeros behind the groups."""
+"""Bytes of zeros after the groups."""
 
 
 def packed_limit(n_rows: int, n_numbers: int) -> int:

@@ -80,7 +80,7 @@ def test_split_says_so_too(source, tmp_path, capsys):
 def test_another_one_is_an_error(adk, tmp_path, other):
     usual = {"top": adk["psf"], "groups": {"ca": "name CA"}, "resume": True}
     mdio.convert(adk["xtc"], tmp_path / "a.zarr", **usual)
-    named = rf"exists already, and was made otherwise \({next(iter(other))}\b.* now\)"
+    named = rf"exists already, and was made differently \({next(iter(other))}\b.* now\)"
     with pytest.raises(OutputError, match=named):
         mdio.convert(adk["xtc"], tmp_path / "a.zarr", **as_options(usual | other))
 
@@ -113,12 +113,14 @@ def test_of_a_source_that_has_grown_append_is_advised(adk, tmp_path, name):
     mdio.convert(adk["xtc"], source, force=True)
     with pytest.raises(OutputError, match=f"has grown since: `mdio append {source} {out}`"):
         mdio.convert(source, out, resume=True)
-    with pytest.raises(OutputError, match=r"made otherwise \(stop: not given then, 9 now"):
+    with pytest.raises(OutputError, match=r"made differently \(stop: not given then, 9 now"):
         mdio.convert(source, out, stop=9, resume=True)
     mdio.append(source, out)
     assert mdio.convert(source, out, resume=True).found_complete
     other = {"segments": 2} if name == "c.segments" else {"chunk_frames": 9}
-    with pytest.raises(OutputError, match=rf"made otherwise \({next(iter(other))}: not given then"):
+    with pytest.raises(
+        OutputError, match=rf"made differently \({next(iter(other))}: not given then"
+    ):
         mdio.convert(source, out, resume=True, **as_options(other))
 
 

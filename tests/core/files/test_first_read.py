@@ -18,7 +18,7 @@ from mdio.core.files.reading import (
     devices_with_folios,
     read_first_bytes,
 )
-from mdio.layouts.chunked.array import DISK_RUN_NBYTES
+from mdio.layouts.chunked.array import DISK_CHECKSUM_RUN_NBYTES
 
 KINDS = ["h5md", "zarr"]
 CHUNK_FRAMES = 20
@@ -96,10 +96,10 @@ def test_only_the_first_read_of_a_file_is_so(adk, paths, sizes, kind):
         crcs = 4 * 2 if kind == "zarr" else 0
         assert sizes[0] == FIRST_NBYTES
         assert sum(sizes) == 2 * CHUNK_NBYTES + crcs
-        assert len(sizes) == 1 + 4 and max(sizes) == DISK_RUN_NBYTES
+        assert len(sizes) == 1 + 4 and max(sizes) == DISK_CHECKSUM_RUN_NBYTES
         sizes.clear()
         assert_array_equal(layout.read(0, 40).positions, theirs[:40])
-        assert len(sizes) == 4 and max(sizes) == DISK_RUN_NBYTES
+        assert len(sizes) == 4 and max(sizes) == DISK_CHECKSUM_RUN_NBYTES
         assert sum(sizes) == 2 * CHUNK_NBYTES + crcs
 
 

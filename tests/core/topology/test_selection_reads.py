@@ -11,7 +11,7 @@ import mdio
 from mdio.analysis.system import System
 from mdio.converters.convert import prepare
 from mdio.converters.options import ConversionOptions
-from mdio.converters.selection import load_topology
+from mdio.converters.selection import universe_from_topology
 from mdio.core.files.index import END_NBYTES
 
 FRAME_NBYTES = 3341 * 12
@@ -85,7 +85,7 @@ def test_the_first_frame_is_that_of_the_trajectory(sources, adk):
     """Not what a topology file has; and copies and pickles of it have what was changed."""
     with mdio.open(adk["xtc"]) as layout:
         block = layout.read(0, 1)
-        universe = load_topology(adk["psf"], layout)
+        universe = universe_from_topology(adk["psf"], layout)
         assert len(universe.trajectory) == 1
         assert universe.trajectory.dt == layout.info.dt_ps
         np.testing.assert_array_equal(universe.atoms.positions, block.positions[0])
@@ -98,7 +98,7 @@ def test_the_first_frame_is_that_of_the_trajectory(sources, adk):
 
 def test_a_layout_that_was_closed_is_closed_again(adk):
     layout = mdio.open(adk["dcd"])
-    universe = load_topology(adk["psf"], layout)
+    universe = universe_from_topology(adk["psf"], layout)
     layout.close()
     assert universe.atoms.positions.any()
     assert layout._info is None

@@ -18,7 +18,7 @@ from mdio.core.files import store
 from mdio.core.files.reading import reads
 from mdio.layouts import caching
 from mdio.layouts.base import cache_notes
-from mdio.layouts.caching import cache_units, unit_edges
+from mdio.layouts.caching import cache_unit_edges, cache_units
 
 KINDS = ["dcd", "xtc", "trr", "ncdf", "zarr", "plain.zarr", "h5md", "zip.h5md", "segments", "chain"]
 NAMES = ("positions", "velocities", "forces", "box", "time", "step")
@@ -144,10 +144,10 @@ def test_edges_stay_when_frames_are_added(sources):
         def boundaries(self):
             return np.arange(self.n_frames + 1)
 
-    long, short = unit_edges(Longer(200_000), 3341), unit_edges(Longer(77_777), 3341)
+    long, short = cache_unit_edges(Longer(200_000), 3341), cache_unit_edges(Longer(77_777), 3341)
     assert (long[: len(short) - 1] == short[:-1]).all()
     assert (np.diff(long) * 3341 * 12 <= 16 << 20).all()
-    assert len(unit_edges(Longer(98), 3341)) > 10
+    assert len(cache_unit_edges(Longer(98), 3341)) > 10
 
 
 def damage(path):

@@ -72,10 +72,10 @@ class NoCodec:
 def installed(monkeypatch):
     def install(**classes):
         install_plug_ins(monkeypatch, "mdio.codecs", classes)
-        compressors._plugins.cache_clear()
+        compressors._plug_ins.cache_clear()
 
     yield install
-    compressors._plugins.cache_clear()
+    compressors._plug_ins.cache_clear()
 
 
 def test_it_is_written_read_added_to_and_verified(installed, adk, tmp_path):

@@ -168,7 +168,7 @@ def test_numbers_of_atoms_that_do_not_tell_the_order_are_refused(tmp_path):
         file["particles/system/id/value"][3, 0] = 99
     with (
         mdio.open(tmp_path / "other.h5md") as layout,
-        pytest.raises(SourceError, match="of frame 3 has other numbers of atoms"),
+        pytest.raises(SourceError, match="of frame 3 has other atom ids"),
     ):
         layout.read(0, 4)
 

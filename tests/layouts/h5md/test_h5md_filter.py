@@ -20,7 +20,7 @@ from suites.per_rank import convert
 
 import mdio
 from mdio.core.errors import PlanError
-from mdio.layouts.h5md.file import FILTER
+from mdio.layouts.h5md.file import FILTER_ID
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "h5md"
 SOURCES = Path(__file__).resolve().parents[3] / "packaging" / "hdf5-filter"
@@ -232,7 +232,7 @@ def test_without_the_filter_h5py_says_so_and_the_plan_said_it(tmp_path):
     made = mdio.convert(XTC, path, compression="rigid", stop=3)
     assert any("packaging/hdf5-filter" in note for note in made.plan.notes)
     with h5py.File(path) as file:
-        assert file[VALUE].id.get_create_plist().get_filter(0)[0] == FILTER
+        assert file[VALUE].id.get_create_plist().get_filter(0)[0] == FILTER_ID
         with pytest.raises(OSError, match=r"plugin|filter"):
             file[VALUE][0]
         manifest = json.loads(file["mdio/manifest"].asstr()[()])

@@ -400,3 +400,15 @@ def test_dt_of_a_universe_moves_its_times(tmp_path, suffix):
     assert [ts.time for ts in read.trajectory] == [0, 5, 10]
     assert read.trajectory.dt == 5 and read.trajectory.totaltime == 10
     assert read.trajectory[1].time == 5
+
+
+def test_numbers_of_frames_are_no_steps_to_match_by(tmp_path):
+    """Times that start again within a file: its frames were matched by their numbers."""
+    first = netcdf(tmp_path / "a.nc", time=("picosecond", 1))
+    again = netcdf(tmp_path / "b.nc", time=("picosecond", 1))
+    with netCDF4.Dataset(again, "a") as data:
+        data["time"][:] = [2000, 3000, 2000]
+    mdio.convert(first, tmp_path / "a.zarr")
+    for overlap in (None, "keep-last"):
+        with pytest.raises(MdioError, match=r"b\.nc: its times do not ascend"):
+            mdio.append(again, tmp_path / "a.zarr", overlap=overlap)

@@ -366,7 +366,7 @@ class TestUnfinished:
         result = mdio.convert(adk["dcd"], out, resume=True)
         assert result.found_complete and not put_names(between)
         if name != "whole.trr":  # it has no manifest
-            with pytest.raises(OutputError, match=r"made otherwise.*stop"):
+            with pytest.raises(OutputError, match=r"made differently.*stop"):
                 mdio.convert(adk["dcd"], out, stop=5, resume=True)
 
     def test_one_file_is_told_by_its_url(self, bucket, adk, positions, monkeypatch):
