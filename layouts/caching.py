@@ -1,8 +1,8 @@
 """Reading through a cache on a disk of the node (`mdio.core.cache`), unit by unit.
 
-A cache unit is a run of frames between boundaries of the layout, of some MiB: chunks, a segment or a part
-of one, frames of a native file. The cache keeps the bytes of the source's files that hold these
-frames, so checksums, decoding and selections work as without it.
+A cache unit is a run of frames between boundaries of the layout, of some MiB: chunks, a segment or
+a part of one, frames of a native file. The cache keeps the bytes of the source's files that hold
+these frames, so checksums, decoding and selections work as without it.
 """
 
 from __future__ import annotations
