@@ -96,9 +96,10 @@ class RestartLayout(Layout):
             if "cell_angles" not in arrays:
                 raise ValueError("cell_lengths without cell_angles")
             box[:3], box[3:] = arrays["cell_lengths"], arrays["cell_angles"]
-        return _frame_block(
-            positions, arrays.get("velocities"), box, float(arrays.get("time", 0.0))
-        )
+        time = np.ravel(arrays.get("time", 0.0))  # mdtraj gives it a dimension of its own
+        if time.size != 1:
+            raise ValueError(f"{time.size} times of one frame")
+        return _frame_block(positions, arrays.get("velocities"), box, float(time[0]))
 
     def _read_variable(self, variable: Any) -> NDArray[np.float64] | None:
         """Return the numbers of a variable in mdio's unit; None where they were never written."""

@@ -268,6 +268,8 @@ def _width(atom: bytes) -> int:
 
 PER_LINE, NUMBER_WIDTH = 10, 8
 _NUMBERS = re.compile(rb"(?:[ \d*+-]{4}[.*][\d*]{3}){1,10}[ \t]*\r?\n?")
+_BOX = re.compile(rb"(?: *\d+\.\d{3}){3}[ \t]*\r?\n?")
+"""The lengths of a box; mdtraj puts a space between them and their width of 8."""
 TITLE = "one frame\n"
 """First line of a file of one frame, which MDAnalysis' reader skips."""
 
@@ -298,9 +300,10 @@ class MDCRD(TextFormat):
                 if line.strip() and not line.endswith(b"\n") and len(line) <= 3 * NUMBER_WIDTH:
                     raise FrameError(f"{quoted(line)} at the end, perhaps of a box", at_end=True)
                 # A line of three numbers is the next frame only if that has three: of one atom.
-                self._has_box = n_atoms > 1 and _n_numbers(line) == 3
-            if self._has_box:
-                _check_count(lines.next(), 3, n_atoms)
+                is_box = _n_numbers(line) == 3 or _BOX.fullmatch(line) is not None
+                self._has_box = n_atoms > 1 and is_box
+            if self._has_box and not _BOX.fullmatch(line := lines.next()):
+                _check_count(line, 3, n_atoms)
             yield FrameRecord(start, lines.offset, n_atoms)
 
     def is_complete_without_newline(self, raw: bytes) -> bool:  # noqa: ARG002
@@ -308,7 +311,10 @@ class MDCRD(TextFormat):
         return True
 
     def text_for_mdanalysis(self, raw: bytes) -> str:
-        return TITLE + to_text(raw).rstrip("\n") + "\n"
+        frame, end, box = raw.rstrip(b"\n").rpartition(b"\n")
+        if self._has_box and _n_numbers(box) != 3:
+            box = b"".join(length.rjust(NUMBER_WIDTH) for length in box.split())
+        return TITLE + to_text(frame + end + box) + "\n"
 
     def reader_class(self, reader: Any) -> Any:
         """Return a subclass of MDAnalysis' reader that need not detect whether there is a box."""

@@ -504,6 +504,11 @@ def test_boxes_of_amber_are_told_to_have_no_angles(tmp_path):
     with mdio.open(path, n_atoms=2) as layout:
         assert layout.read(0, 1).box[0].tolist() == [20, 21, 22, 90, 90, 90]
         assert "no angles of the box" in " ".join(layout.notes)
+    # mdtraj puts spaces between the lengths.
+    write(path, text.replace("  21.000  22.000", "   21.000  1022.000"))
+    with mdio.open(path, n_atoms=2) as layout:
+        assert layout.info.lost == ()
+        assert layout.read(0, 1).box[0].tolist() == [20, 21, 1022, 90, 90, 90]
     write(path, text.replace("   6.000", "********"))
     assert "stars in place of a number" in refusal(path, n_atoms=2)
 

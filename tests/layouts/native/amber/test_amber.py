@@ -134,6 +134,17 @@ def test_restart_files(tmp_path, name, velocities):
     assert mdio.verify(tmp_path / "o.h5md", against=tmp_path / name).ok
 
 
+def test_mdtraj_gives_the_time_of_a_restart_file_a_dimension(tmp_path):
+    path = tmp_path / "md.ncrst"
+    write_restart(path, text=False)
+    with netCDF4.Dataset(path, "a") as file:
+        file.renameVariable("time", "old_time")
+        file.createDimension("time", 1)
+        file.createVariable("time", "f8", ("time",))[:] = 2.5
+    with mdio.open(path) as layout:
+        assert layout.read(0, 1).time.tolist() == [2.5]
+
+
 def test_a_restart_file_of_amber():
     with mdio.open(INPCRD) as layout:
         expected = mda.coordinates.INPCRD.INPReader(INPCRD).ts.positions
