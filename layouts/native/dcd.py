@@ -1,4 +1,4 @@
-"""DCD files (CHARMM, NAMD, LAMMPS, X-PLOR), read without MDAnalysis, and written.
+"""DCD files (CHARMM, NAMD, LAMMPS, CP2K, X-PLOR), read without MDAnalysis, and written.
 
 A DCD file is a run of Fortran records: length, bytes, length again. As the readers of VMD
 (dcdplugin) and MDAnalysis (libdcd) have it, these are: 84 bytes that begin with ``CORD`` and hold
@@ -13,8 +13,8 @@ MDAnalysis' DCDReader gives:
 - The number of frames follows from the size of the file, not from the header, which programs that
   are killed leave at 0. Of a file that ends within a frame, the complete frames are read.
 - ``time = (frame + istart / nsavc) * dt`` with ``dt = delta * nsavc``, from AKMA units to ps; from
-  femtoseconds where the titles name LAMMPS, which has units of its own. A header with an `nsavc` of
-  0, which MDAnalysis cannot read, counts as 1.
+  femtoseconds where the titles name CP2K, or LAMMPS, which has units of its own. A header with an
+  `nsavc` of 0, which MDAnalysis cannot read, counts as 1.
 - ``step`` is ``frame + 1``, as in MDAnalysis' ``ts.data["step"]`` of DCD files; the unit cell holds
   cosines, degrees or the symmetric matrix of CHARMM, told apart by the version of CHARMM in the
   header, then by its values.
@@ -85,15 +85,15 @@ class DCDHeader:
     """Integration step of the first frame."""
     nsavc: int
     """Integration steps between frames."""
-    delta_akma: float
-    """Length of an integration step in AKMA units of time."""
+    delta_ps: float
+    """Length of an integration step."""
     has_cell: bool
     n_dimensions: int
     """3, or 4 with CHARMM's fourth dimension."""
     charmm_version: int
     """Version of the CHARMM that wrote it; other programs write 24, X-PLOR 0."""
     is_of_lammps: bool
-    """Whether LAMMPS wrote it; `delta_akma` is in LAMMPS' own unit then."""
+    """Whether LAMMPS wrote it, whose unit of time is not known."""
 
     @property
     def order(self) -> str:
@@ -233,6 +233,8 @@ def read_header(file: PositionalFile) -> DCDHeader:
     is_charmm = bool(control[20])
     delta = np.frombuffer(first, f"{order}f4" if is_charmm else f"{order}f8", 1, offset=40)
     titles = records.titles()
+    is_in_fs = b"LAMMPS" in titles or b"DCD file created by CP2K" in titles
+    unit_ps = FS_TO_PS if is_in_fs else AKMA_TO_PS
     n_atoms = _integer(records.next("the number of atoms", 4), f"{order}i4")
     n_fixed = int(control[9])
     if n_atoms < 1 or not 0 <= n_fixed <= n_atoms:
@@ -255,7 +257,7 @@ def read_header(file: PositionalFile) -> DCDHeader:
         free=free,
         istart=int(control[2]),
         nsavc=int(control[3]),
-        delta_akma=float(delta[0]),
+        delta_ps=float(delta[0]) * unit_ps,
         has_cell=is_charmm and bool(control[11]),
         n_dimensions=4 if is_charmm and control[12] == 1 else 3,
         charmm_version=int(control[20]),
@@ -454,8 +456,7 @@ class DCDLayout(NativeLayout):
         dt_ps = self.options.get("dt")
         if dt_ps is not None:
             return float(dt_ps)
-        unit_ps = FS_TO_PS if self._header.is_of_lammps else AKMA_TO_PS
-        return self._header.delta_akma * unit_ps * self._interval
+        return self._header.delta_ps * self._interval
 
     def _made_up(self) -> tuple[str, ...]:
         dt_ps = self.options.get("dt")

@@ -243,6 +243,15 @@ def test_times_of_lammps_are_femtoseconds_with_a_note(tmp_path, capsys):
         np.testing.assert_allclose(layout.read(0, 1).time, 200 * 0.04888821)
 
 
+def test_times_of_cp2k_are_femtoseconds(tmp_path):
+    """Its motion_utils.F writes the step in fs, and calls itself so."""
+    titles = [b"REMARK CORD DCD file created by CP2K version 2024.1 (revision git:5058fb2)"]
+    path = dcd(tmp_path / "a.dcd", [*titles, b"REMARK me@there"], delta=0.5)
+    with mdio.open(path) as layout:
+        assert layout.info.made_up == ()
+        np.testing.assert_allclose(layout.read(0, 2).time, [0.05, 0.1])
+
+
 def matrix(box):
     """Return CHARMM's symmetric matrix of a cell, in the order of its record."""
     vectors = mda.lib.mdamath.triclinic_vectors(np.float32(box)).astype(float)
