@@ -178,7 +178,7 @@ def convert_ensemble(
         final_paths = {label: ensemble.member_path(label, final=True) for label in sources}
         stack.close()
         n_files, notes = sum(len(names) for *_, names in os.walk(out)), []
-        if n_files > MAX_FILES_WITHOUT_NOTE and layout != "h5md":
+        if n_files > max(MAX_FILES_WITHOUT_NOTE, len(sources) + 1):
             h5md = Path(out).with_suffix(".h5md")
             notes = [
                 f"files: {out} has {n_files:,}; where their number is limited, {h5md} would have "

@@ -22,6 +22,7 @@ from mdio.core.files.index import index_paths
 from mdio.core.files.publish import output_errors
 from mdio.core.files.store import store_at
 from mdio.core.frames import TrajectoryInfo
+from mdio.core.words import plural
 from mdio.layouts.backend import plan_fields, read_encoded_chunks
 from mdio.layouts.base import Layout
 from mdio.layouts.plan import LayoutPlan, WriteOptions
@@ -57,6 +58,10 @@ def storage_options_of(
     }
 
 
+SMALL_SHARDS_RATIO = 16
+"""How many times as many frames a shard would have, for a note."""
+
+
 class Continuation(ABC):
     """How frames are added to an output, of which those before `stop` are kept."""
 
@@ -78,7 +83,17 @@ class Continuation(ABC):
             **storage_options_of(self.manifest, plan_values),
         )
         plan = writer_class(self.old.name).plan_for(info, options)
-        return plan.replace(precision_source=self.manifest["precision_source"], **plan_values)
+        shard_frames = plan_values.get("piece_frames", plan.piece_frames)
+        notes = plan.notes
+        if plan.piece_frames >= SMALL_SHARDS_RATIO * shard_frames:
+            notes += (
+                f"{self.old.path}: was begun with few frames, so that its shards have "
+                f"{plural(shard_frames, 'frame')} each, where {plan.piece_frames:,} would do: "
+                "convert the source again for fewer and faster files",
+            )
+        return plan.replace(
+            precision_source=self.manifest["precision_source"], notes=notes, **plan_values
+        )
 
     @abstractmethod
     def plan(self, info: TrajectoryInfo) -> LayoutPlan:

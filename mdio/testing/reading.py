@@ -248,7 +248,7 @@ class LayoutReadingTests:
         call("byte_ranges", 0, n_frames, None)
         call("prefetch", [(0, n_frames)])
         call("prefetch", ())
-        call("files")
+        call("file_layouts")
         call("units")
         with case.open() as layout:
             edges = layout.boundaries()

@@ -554,3 +554,13 @@ def test_the_distance_of_frames_where_few_are_kept(tmp_path, chosen, edges, expe
         mdio.append(write(tmp_path / f"{start}.xtc", range(start, stop)), out)
     with mdio.open(out) as layout:
         assert layout.read(0, layout.info.n_frames).time.tolist() == expected_ps
+
+
+def test_an_output_begun_with_one_frame_is_told_to_have_small_shards(adk, tmp_path, monkeypatch):
+    monkeypatch.undo()  # pieces of usual sizes
+    out = tmp_path / "a.zarr"
+    mdio.convert(adk["dcd"], out, stop=1)
+    notes = mdio.append(adk["dcd"], out).plan.notes
+    assert ["begun with few frames" in note for note in notes].count(True) == 1
+    mdio.convert(adk["dcd"], out, stop=49, force=True)
+    assert "begun with few" not in " ".join(mdio.append(adk["dcd"], out).plan.notes)

@@ -225,7 +225,7 @@ def test_columns_of_extended_xyz(tmp_path, properties, row):
     with mdio.open(path) as layout:
         assert list(layout.topology().columns["names"].values()) == ["C"]
     bad = write(tmp_path / "bad.xyz", f"1\nProperties={properties.replace('pos', 'x')}\n{row}\n")
-    assert "without pos:R:3" in refusal(bad)
+    assert "lacks pos:R:3" in refusal(bad)
 
 
 @pytest.mark.parametrize(
