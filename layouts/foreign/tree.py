@@ -191,14 +191,6 @@ def _n_atoms(particles: Any, name: str) -> int | None:
         return 0
 
 
-def _has_fill_row(steps: Any) -> bool:
-    """Return whether a fill value precedes the step (and time) of the first frame.
-
-    From 2020 to June 2026 ESPResSo made these arrays with one row too many.
-    """
-    return steps is not None and steps.ndim == 1 and bool((np.asarray(steps[:1]) == -10).any())
-
-
 @contextmanager
 def as_source_error(path: Path, problem: str) -> Iterator[None]:
     """Turn errors of the libraries into a SourceError, ``PATH: PROBLEM (...)``."""
@@ -273,12 +265,21 @@ class ForeignTrajectory(ABC):
             begin = TIMES_MADE_UP_NOT_STEPS if self._merged_frames.has_steps else TIMES_MADE_UP
             self._made_up += (f"{begin}, since not all frames have one: frames are 1 ps apart",)
 
+    def _n_fill_rows(self, steps: Any) -> int:
+        """Return how many fill values precede the step (and time) of the first frame.
+
+        From 2020 to June 2026 ESPResSo made these arrays with one row too many.
+        """
+        if self._creator != "ESPResSo" or steps is None or steps.ndim != 1:
+            return 0
+        return int((np.asarray(steps[:1]) == -10).any())
+
     def _series(self, field: str, positions: ElementFrames | None = None) -> ElementFrames:
         """Return the frames of an element, without an incomplete last one."""
         parent = self._group["box/edges" if field == "box" else H5MD_NAMES[field]]
         values = self._values[field] if field != "box" or self._cells is None else self._cells.edges
         times, steps = child(parent, "time"), child(parent, "step")
-        skip = int(self._creator == "ESPResSo" and _has_fill_row(steps))
+        skip = self._n_fill_rows(steps)
         if skip and field == "positions":
             self.notes.append(
                 f"{self.path}: {steps.name} and times begin with an entry without a frame, as "
@@ -289,7 +290,7 @@ class ForeignTrajectory(ABC):
         )
         step = None if steps is None else SampledColumn(steps, skip=skip)
         n_values = int(values.shape[0])
-        lengths = {column.n_rows for column in (step, time) if column is not None} - {None}
+        lengths = {column.n_rows for column in (step, time) if column is not None}
         counts = [n_values, *(n for n in lengths if n is not None)]
         if positions is not None and step is None:
             counts = [n_values, positions.n_frames]
@@ -321,9 +322,7 @@ class ForeignTrajectory(ABC):
         """Return the row of atom numbers of each frame, by their steps; -1 without one."""
         rows = self._merged_frames.rows_of("positions")
         if steps is not None and self._merged_frames.has_steps:
-            column = SampledColumn(
-                steps, skip=int(self._creator == "ESPResSo" and _has_fill_row(steps))
-            )
+            column = SampledColumn(steps, skip=self._n_fill_rows(steps))
             n_rows = n_rows if column.n_rows is None else min(n_rows, column.n_rows)
             id_steps = column.read(0, n_rows)
             steps_of_frames = self._merged_frames.steps(0, self.n_frames)
