@@ -268,7 +268,7 @@ def _width(atom: bytes) -> int:
 
 PER_LINE, NUMBER_WIDTH = 10, 8
 _NUMBERS = re.compile(rb"(?:[ \d*+-]{4}[.*][\d*]{3}){1,10}[ \t]*\r?\n?")
-_BOX = re.compile(rb"(?: *\d+\.\d{3}){3}[ \t]*\r?\n?")
+_SPACED_LENGTHS = re.compile(rb"(?: *\d+\.\d{3}){3}[ \t]*\r?\n?")
 """The lengths of a box; mdtraj puts a space between them and their width of 8."""
 TITLE = "one frame\n"
 """First line of a file of one frame, which MDAnalysis' reader skips."""
@@ -300,9 +300,9 @@ class MDCRD(TextFormat):
                 if line.strip() and not line.endswith(b"\n") and len(line) <= 3 * NUMBER_WIDTH:
                     raise FrameError(f"{quoted(line)} at the end, perhaps of a box", at_end=True)
                 # A line of three numbers is the next frame only if that has three: of one atom.
-                is_box = _n_numbers(line) == 3 or _BOX.fullmatch(line) is not None
+                is_box = _n_numbers(line) == 3 or _SPACED_LENGTHS.fullmatch(line) is not None
                 self._has_box = n_atoms > 1 and is_box
-            if self._has_box and not _BOX.fullmatch(line := lines.next()):
+            if self._has_box and not _SPACED_LENGTHS.fullmatch(line := lines.next()):
                 _check_count(line, 3, n_atoms)
             yield FrameRecord(start, lines.offset, n_atoms)
 

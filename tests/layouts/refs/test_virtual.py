@@ -140,7 +140,7 @@ class TestRefusals:
 
     def test_files_that_are_not_one_array(self, folder):
         class Mixed:
-            def files(self):
+            def file_layouts(self):
                 return map(mdio.open, (folder / "adk.trr", folder / "adk.xtc"))
 
         with pytest.raises(
