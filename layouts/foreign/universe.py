@@ -219,7 +219,7 @@ def compare_names(
 def note_on_reference_names(
     trajectory: Topology, reference: Topology, file: Any, role: str
 ) -> tuple[str, ...]:
-    """Return a note if atoms have other names in the file of a reference, in the same order.
+    """Return a note if atoms have other names in another file, such as that of a reference.
 
     `trajectory`, `reference`: the topologies of those atoms there and in `file`. `role`: what is
     done with the atoms, such as ``fitted``, for the message.
@@ -232,7 +232,7 @@ def note_on_reference_names(
     if is_reordered:
         raise PlanError(
             f"{file}: has the {compared} that are {role} in another order than the trajectory "
-            f"({example}); give a reference in the same order"
+            f"({example}); give one in the same order"
         )
     return (
         f"{len(atoms):,} of the {compared} that are {role} have other names in {file} "

@@ -35,6 +35,7 @@ from mdio.layouts.base import (
     fill_absent,
     sparse_fields,
 )
+from mdio.layouts.foreign.universe import note_on_reference_names, stored_topology
 from mdio.layouts.registry import open_layout
 from mdio.layouts.views import KEEP_ALL, check_overlap
 from mdio.layouts.views.joining import Joining, join
@@ -54,13 +55,14 @@ class ChainLayout(Layout):
     what is done with frames whose times several sources have: one of `mdio.layouts.views.OVERLAPS`.
     Except with ``keep-all``, sources are put into the order of their times; None is ``keep-last``,
     but an error if sources look like replicas. Raises SourceError, when opened: a source cannot be
-    read, or has other atoms than the first.
+    read, or has other atoms than the first; PlanError: or has them in another order.
     """
 
     name = "chain"
     facts = FormatFacts(options=None)
     sources: tuple[Layout, ...] = ()
     _step_notes: tuple[str, ...] = ()
+    _name_notes: tuple[str, ...] = ()
     # `_shared_metadata`: info, infos of the sources, joining, boundaries.
 
     def __init__(
@@ -145,12 +147,20 @@ class ChainLayout(Layout):
 
     def _inspect_sources(self) -> list[StoredTimes]:
         """Open each source once, for all but its frames; return which times each stores."""
-        self.sources = self._all_sources
+        self.sources, self._name_notes = self._all_sources, ()
         self._infos, self._source_boundaries, stored_times = [], {}, []
+        first: Topology | None = None
         for number in range(len(self.sources)):
             source = self._open_source(number)
             self._infos.append(source.info)
             stored_times.append(source.stored_times)
+            # That of a text format would be parsed, which takes long.
+            is_stored = any(part.manifest for part, *_ in source.joined_layouts[:1])
+            topology = stored_topology(source) if is_stored else None
+            if first is None or topology is None:
+                first = first or topology
+            elif topology.n_atoms == first.n_atoms:
+                self._name_notes += note_on_reference_names(first, topology, source.path, "joined")
             if type(source).boundaries is not Layout.boundaries:
                 self._source_boundaries[number] = source.boundaries()
         return stored_times
@@ -278,7 +288,7 @@ class ChainLayout(Layout):
         """Notes on dropped, reordered and missing frames; opens the chain if it is not open."""
         notes = super().notes
         assert self._joining is not None
-        return (*self._joining.notes, *self._step_notes, *notes)
+        return (*self._joining.notes, *self._step_notes, *self._name_notes, *notes)
 
     def topology(self) -> Topology | None:
         return self.sources[0].topology()

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import pickle
+import re
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
+import MDAnalysis
 import numpy as np
 import pytest
 from MDAnalysisTests import datafiles
 from suites.native_files import write_trr
 
 import mdio
-from mdio.core.errors import SourceError, UnknownLayoutError
+from mdio.core.errors import PlanError, SourceError, UnknownLayoutError
 from mdio.layouts.base import Layout
 from mdio.layouts.native.dcd import DCDLayout
 from mdio.layouts.native.netcdf.layout import NCDFLayout
@@ -221,3 +223,23 @@ def test_an_analysis_opens_members_to_know_and_to_read_them(counted):
         # What workers open, they alone know.
         most = 2 * 12 + 1 if workers is None else 12 + 1
         assert sum(times_opened()) <= most
+
+
+def test_atoms_of_other_names_or_in_another_order(tmp_path):
+    atoms = MDAnalysis.Universe(datafiles.GRO).atoms[:9]
+    chosen = {
+        "a": atoms,
+        "same": atoms,
+        "reordered": atoms[::-1],
+        "other": atoms.universe.atoms[50:59],
+    }
+    for number, (name, group) in enumerate(chosen.items()):
+        with mdio.Writer(tmp_path / f"{name}.zarr", atoms=group) as writer:
+            writer.write_block(np.zeros((2, 9, 3)), time=2.0 * number + np.arange(2))
+    path, same, reordered, other = (tmp_path / f"{name}.zarr" for name in chosen)
+    assert not mdio.open([path, same]).notes
+    named = r"9 of the 9 atoms that are joined have other names in .*other\.zarr \(MET:N is "
+    assert any(re.match(named, note) for note in mdio.open([path, other]).notes)
+    for read in (lambda: mdio.open([path, reordered]).info, lambda: mdio.append(reordered, path)):
+        with pytest.raises(PlanError, match=r"reordered\.zarr: has the 9 atoms that are joined in"):
+            read()
