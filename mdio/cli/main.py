@@ -123,11 +123,14 @@ class FriendlyParser(argparse.ArgumentParser):
         """End with exit code 2 and one line."""
         if message.startswith("the following arguments are required"):
             actions = self._get_positional_actions()
-            message += f"; write {' '.join([self.prog, *map(_argument_text, actions)])}"
+            options = [option for option in self._actions if option.option_strings]
+            required = [f"{o.option_strings[-1]} {o.metavar}" for o in options if o.required]
+            words = [self.prog, *map(_argument_text, actions), *required]
+            message += f"; write {' '.join(words)}"
             if actions and isinstance(actions[-1], argparse._SubParsersAction):
                 message += f", one of {', '.join(actions[-1].choices)}"
-            for action in self._actions:
-                if action.nargs == "+" and action.option_strings:  # it takes all that follows it
+            for action in options:
+                if action.nargs == "+":  # it takes all that follows it
                     option = f"{action.option_strings[-1]} {action.metavar}"
                     message += f" [{option} [{action.metavar} ...]], in this order"
         message = without_passwords(message)

@@ -49,6 +49,7 @@ def test_alone_it_shows_five_commands_that_parse(capsys):
         (["analyze", "json.py:rows", DCD], "no function 'rows' in"),
         (["analyze", DCD], "are required: TRAJ; write mdio analyze KERNEL TRAJ [TRAJ ...] (see"),
         (["bench"], "write mdio bench BENCH, one of scaling"),
+        (["model", "fit", "a.csv"], "write mdio model fit CSV --out PROFILE.toml (see"),
         (["analyze", __file__, DCD], "which function in it? write test_friendly:FUNCTION"),
         (["convert", DCD, "a.zarr", "--compression", "zsdt"], "did you mean 'zstd'?"),
         (["convert", DCD, "a.zarr", "--select", "all"], "needs a topology; give one with -s"),
