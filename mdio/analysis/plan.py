@@ -238,7 +238,7 @@ class Request:
                         "(select= in Python) takes fewer",
                     )
             elif isinstance(self.top, str | PathLike) and not system.topology_is_read:
-                notes += (f"{self.top}: not read, since all atoms are analysed",)
+                notes += (f"{self.top}: not read, since the atoms are known without it",)
             nbytes = reads.nbytes_source - source_nbytes, reads.nbytes_cache - cache_nbytes
             atoms = prepared.atoms
             if transformed is not None:

@@ -84,7 +84,7 @@ def test_a_topology_that_does_not_fit_is_an_error_though_nothing_is_selected(mad
     with pytest.raises(SourceError, match=r"3341 atoms, but the topology .*adk_oplsaa.gro has 476"):
         mdio.analyze(made / "o.zarr", top=GRO, kernel="rmsd")
     found = mdio.analyze(made / "o.zarr", top=GRO, kernel=mdio.RMSD("all"))
-    assert found.notes == (f"{GRO}: not read, since all atoms are analysed",)
+    assert found.notes == (f"{GRO}: not read, since the atoms are known without it",)
 
 
 def test_a_topology_that_is_given_wins(made, tmp_path):
