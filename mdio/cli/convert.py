@@ -305,9 +305,9 @@ def run_conversion(
                 print_summary = partial(_print_summary, n_existing=n_existing)
             print_summary(result)
             if verification is not None and verification.ok:
-                added = "added " if conversion.appended is not None else ""
+                noun = "frame" if conversion.appended is None else "added frame"
                 print(
-                    f"  verified: {verification.frames_compared:,} {added}frames compared with the "
+                    f"  verified: {plural(verification.frames_compared, noun)} compared with the "
                     f"source, largest difference {verification.max_abs_diff_angstrom:g} angstrom"
                 )
     if verification is not None and not verification.ok:

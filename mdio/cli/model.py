@@ -57,7 +57,7 @@ def _fit(args: argparse.Namespace) -> int:
     profile = fit_profile(
         rows,
         name=args.name or rows[0].machine or "unnamed",
-        source=f"fitted to {len(rows)} rows of measured timings",
+        source=f"fitted to {plural(len(rows), 'row')} of measured timings",
         cores_per_node=args.cores_per_node,
         base=load_profile(args.prior) if args.prior else None,
     )
@@ -103,8 +103,8 @@ def _fit(args: argparse.Namespace) -> int:
         return 0
     _print_table(table, ["measured_s", "t_total_s", "relative_error"])
     print(
-        f"{args.out}: {profile.name}, {profile.cores_per_node} cores a node, {len(rows)} rows, "
-        f"median error {100 * error:.1f}%"
+        f"{args.out}: {profile.name}, {profile.cores_per_node} cores a node, "
+        f"{plural(len(rows), 'row')}, median error {100 * error:.1f}%"
     )
     return 0
 

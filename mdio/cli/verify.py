@@ -87,7 +87,7 @@ def _print_result(args: argparse.Namespace, result: VerifyResult) -> None:
         compared = ", no frame compared" if args.against else ""
         if result.frames_compared:
             compared = (
-                f", {result.frames_compared:,} frames compared: largest difference "
+                f", {plural(result.frames_compared, 'frame')} compared: largest difference "
                 f"{result.max_abs_diff_angstrom:g} angstrom, "
                 f"{allowed:g} allowed{' besides the rounding of its format' if is_rounded else ''}"
             )

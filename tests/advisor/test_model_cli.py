@@ -78,7 +78,7 @@ def test_one_row_and_options(tmp_path, capsys):
     )
     words = ["model", "fit", table, "-o", path, "--cores-per-node", 32, "--name", "new"]
     assert main([str(word) for word in words]) == 0
-    assert "new, 32 cores a node, 1 rows" in capsys.readouterr().out
+    assert "new, 32 cores a node, 1 row," in capsys.readouterr().out
     profile = load_profile(path)
     assert (profile.name, profile.cores_per_node) == ("new", 32)
     assert main(["model", "predict", str(path), "--ranks", "1,64"]) == 0

@@ -321,3 +321,11 @@ def test_sources_are_joined_as_asked(tmp_path, capsys):
     assert main([*words, "--overlap", "keep-all"]) == 0
     assert "8 frames compared" in capsys.readouterr().out
     assert mdio.verify(out, parts, overlap="keep-all").ok
+
+
+def test_one_frame_is_compared(tmp_path, capsys):
+    out = tmp_path / "a.xtc"
+    assert main(["convert", XTC, str(out), "--stop", "1", "--verify"]) == 0
+    assert "verified: 1 frame compared with the source" in capsys.readouterr().out
+    assert main(["verify", str(out), "--against", str(out)]) == 0
+    assert ", 1 frame compared: largest" in capsys.readouterr().out
