@@ -22,7 +22,7 @@ from suites.xtc_cases import (
 
 from mdio.core.errors import SourceError
 from mdio.core.files.index import FrameIndex
-from mdio.core.xtc import scan
+from mdio.core.xtc import parse_header, scan
 from mdio.layouts.native.file import PositionalFile
 from mdio.layouts.native.xtc import XTCLayout, read_frames
 
@@ -62,6 +62,19 @@ def test_truncation_at_every_byte(small, side):
             continue
         assert_same(read(path), {name: array[:frame] for name, array in wanted.items()})
         assert scan(path).lost_nbytes == nbytes - edges[frame]
+
+
+@pytest.mark.parametrize(
+    ("n_atoms", "magic", "whole"), [(9, 1995, 56), (24, 1995, 92), (24, 2023, 96)]
+)
+def test_a_header_is_not_read_beyond_its_end(tmp_path, n_atoms, magic, whole):
+    raw = write(tmp_path / "a.xtc", np.zeros((1, n_atoms, 3), np.float32)).read_bytes()
+    if magic == 2023:  # with the size of what follows in 64 bits
+        raw = struct.pack(">i", magic) + raw[4:88] + bytes(4) + raw[88:]
+    for nbytes in range(whole):
+        with pytest.raises(ValueError, match=f"the file ends after {nbytes} bytes of the frame's"):
+            parse_header(raw[:nbytes], 0, 0)
+    assert parse_header(raw[:whole], 0, 0).n_atoms == n_atoms
 
 
 def set_int(raw: bytes, offset: int, value: int) -> bytes:
