@@ -1,6 +1,7 @@
 """What all tests share: small trajectories of real data."""
 
 import fcntl
+import gc
 import os
 import signal
 import struct
@@ -31,6 +32,15 @@ LONG = ("trust", "fuzz", "test_site.py", "test_docs.py", "test_h5md_filter.py")
 def pytest_collection_modifyitems(items):
     """Put long tests first."""
     items.sort(key=lambda item: not {*LONG} & {*item.path.parts})
+
+
+def pytest_collection_finish():
+    """Leave what was imported and collected out of later searches for garbage.
+
+    It stays until the end, and processes that tests fork would copy it by looking through it.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 GET_FLAGS, SET_FLAGS, TOP_OF_FOLDERS = 0x80086601, 0x40086602, 0x00020000
