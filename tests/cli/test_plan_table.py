@@ -26,7 +26,7 @@ layout       h5md
 content      4,187 frames of 3,341 atoms
 compression  none
 precision    float32, not rounded
-work         21 pieces of 208 frames
+work         11 pieces of 416 frames
 writes       183 in 1 file
 stripes      1.0 MiB over 8 targets
 alignment    chunks begin on stripes, 1.2% padding

@@ -81,7 +81,7 @@ def test_a_corrupt_frame_met_by_rank_3(adk, former, target, tmp_path_factory):
     data[at : at + 64] = b"\xff" * 64
     bad.write_bytes(data)
     sources = [adk["xtc"]] * 8
-    sources[7 if target == "dcd" or "parts" in target else 3] = bad  # within a piece of rank 3
+    sources[3 if target == "segments" else 7] = bad  # within a piece of rank 3
     words = (*sources, former, "--mpi", "--force", *WORDS.get(target, ()))
     err = fail(former, 4, *CLI, "convert", *words)
     assert "bad.xtc" in err and "frame" in err and f"(rank 3 on {NODE})" in err
