@@ -33,7 +33,7 @@ _LENGTHS = {
     "meter": 1e10,
     "bohr": BOHR,
 }
-ASE_TIME = "unit of ASE"
+ASE_TIME = "ASE's unit of time"
 _TIMES = {
     "picosecond": 1.0,
     "femtosecond": 1e-3,

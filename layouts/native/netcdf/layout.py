@@ -406,38 +406,45 @@ class NCDFLayout(NativeLayout):
         info = self._read_properties(n_complete, n_atoms)
         return info.replace(flaws=info.flaws._replace(lost=loss))
 
-    def _named_unit(self, name: str) -> str | None:
-        unit = self._data.variables[name].attributes.get("units")
-        return None if unit is None else str(unit)  # it may be an array
+    def _named_unit(self, name: str) -> str:
+        return str(self._data.variables[name].attributes.get("units", ""))  # it may be an array
 
     def _unit(self, name: str) -> str:
         """Return the unit of a variable, `REDUCED_UNITS` if there is none.
 
-        LAMMPS names those of times and of the cell alone, which its others are composed of. ASE's
+        LAMMPS names those of times and of the cell alone, which its others follow from. ASE's
         velocities are in its own unit, and positions are named for them.
         """
         program = self._data.attributes.get("program")
         units = {key: unit for key in self._names if (unit := self._named_unit(key))}
+        units = {key: unit for key, unit in units.items() if unit != REDUCED_UNITS}
         if program == "ASE":
             units["coordinates"] = units.get("cell_lengths", UNITS["coordinates"])
+        if name in units:
+            return units[name]
         length = units.get("coordinates", units.get("cell_lengths", REDUCED_UNITS))
         time = units.get("time", REDUCED_UNITS)
-        is_metal = time == "picosecond" and program == "LAMMPS"
-        composed = {
-            "coordinates": length,
-            "cell_lengths": length,
-            "cell_angles": UNITS["cell_angles"],
-            "time": time,
-            "velocities": f"{length}/{ASE_TIME if program == 'ASE' else time}",
-            "forces": f"{'eV' if is_metal else 'kilocalorie/mole'}/{length}",
-        }[name]
-        return units.get(name, REDUCED_UNITS if REDUCED_UNITS in composed.split("/") else composed)
+        if name in ("coordinates", "cell_lengths"):
+            return length
+        if name == "cell_angles":
+            return UNITS[name]
+        if name == "time" or length == REDUCED_UNITS:
+            return REDUCED_UNITS
+        energy = "kilocalorie/mole"
+        if program == "LAMMPS":  # in its other styles, forces and some velocities have other units
+            energy = {"femtosecond": energy, "picosecond": "eV"}.get(time, "")
+            if length != "Angstrom" or not energy:
+                return ""
+        if name == "forces":
+            return f"{energy}/{length}"
+        time = UNITS["time"] if time == REDUCED_UNITS else time
+        return f"{length}/{ASE_TIME if program == 'ASE' else time}"
 
     def _factor(self, name: str) -> float | None:
         """Return the factor from the unit of a variable to that of mdio; None where it is 1."""
         unit = self._units[name]
         factor = 1.0 if unit == REDUCED_UNITS else spelled_factor(name, unit)
-        if unit == REDUCED_UNITS and name in ("coordinates", "cell_lengths"):
+        if unit == REDUCED_UNITS and name in ("coordinates", "cell_lengths", "velocities"):
             factor = float(length_factor(self.path, self.options))
         if factor is None:
             raise self._convention_error(
@@ -569,7 +576,8 @@ class NCDFLayout(NativeLayout):
         composed = [
             f"the file names no unit of {name}: assumed to be {self._units[name]}"
             for name in ("velocities", "forces")
-            if name in self._names - {*without_units} and self._named_unit(name) is None
+            if name in self._names - {*without_units}
+            and self._units[name] != self._named_unit(name)
         ]
         return (*notes, *times, *composed)
 

@@ -119,6 +119,26 @@ def test_lammps_names_the_units_of_times_and_cells_alone(tmp_path, time, velocit
         mdio.open(path, length_unit="nm").info  # noqa: B018
 
 
+def test_forces_of_other_styles_of_lammps_are_refused(tmp_path):
+    path = netcdf(tmp_path / "a.nc", time=("femtosecond", 2), length="", force="")
+    with netCDF4.Dataset(path, "a") as data:
+        data.program, data["cell_lengths"].units = "LAMMPS", "Bohr"
+    with pytest.raises(SourceError, match="forces is in units of ''"):
+        _ = mdio.open(path).info
+
+
+@pytest.mark.parametrize("time", ["", "lj"])
+def test_velocities_have_the_unit_of_lengths(tmp_path, time):
+    path = netcdf(tmp_path / "a.nc", time=(time, 1), length="nanometer", velocity="", force="lj")
+    with mdio.open(path) as layout:
+        text = " ".join(layout.info.made_up)
+        block = layout.read(0, 3)
+    np.testing.assert_allclose(block.velocities, X * 10, rtol=1e-6)
+    np.testing.assert_allclose(block.forces, X * 0.4184, rtol=1e-6)
+    assert "velocities: assumed to be nanometer/picosecond" in text
+    assert "forces: assumed to be kilocalorie/mole/nanometer" in text
+
+
 def test_ase_names_positions_for_its_velocities(tmp_path):
     """Positions are "Angstrom/Femtosecond" there, and velocities in a unit of ASE's own."""
     atoms = bulk("NaCl", "rocksalt", 5.64, cubic=True)
@@ -139,7 +159,9 @@ def test_units_that_are_not_there_are_assumed_with_notes(tmp_path):
         text = " ".join(layout.info.made_up)
         block = layout.read(0, 3)
     np.testing.assert_allclose(block.positions, X * 10, rtol=1e-6)
+    np.testing.assert_allclose(block.velocities, X * 10, rtol=1e-6)
     np.testing.assert_allclose(block.box, [[100, 100, 100, 90, 90, 90]] * 3)
+    assert "velocities: assumed to be nm/ps" in text
     assert all(name in text for name in ("lengths", "times", "velocities", "forces"))
 
 
