@@ -27,7 +27,7 @@ from mdio.core.frames import AtomIndices, FrameBlock, FrameData, Rounding, Traje
 from mdio.core.topology import Residues, Topology, find_molecules
 from mdio.core.topology import select as select_stored
 from mdio.core.words import MAX_RUNS, plural, runs_text
-from mdio.layouts.base import FormatFacts, Layout, atom_indices
+from mdio.layouts.base import FormatFacts, Layout, StoredTimes, atom_indices
 from mdio.layouts.cut_molecules import CutMoleculeFinder
 from mdio.layouts.manifest import runs_from_indices, stored_transformation
 from mdio.layouts.plan import LayoutPlan
@@ -365,6 +365,11 @@ class TransformedLayout(Layout):
 
     def _close(self) -> None:
         self.source.close()
+
+    @property
+    def stored_times(self) -> StoredTimes:
+        """Those of the source."""
+        return self.source.stored_times
 
     def file_layouts(self) -> Iterator[Layout]:
         """Yield itself: its frames differ from its file's."""

@@ -283,7 +283,7 @@ def choose_atoms(
         notes += compare_names(universe.atoms, stored_topology(source), top, source.path)
         if not any(hasattr(universe.atoms, name) for name in ("names", "types", "elements")):
             notes.append(
-                f"{top}: holds no names, types or elements, as a file of coordinates; to store "
+                f"{top}: holds no names, types or elements, only coordinates; to store "
                 "them, give a topology (TPR, PSF, PRMTOP, PDB, GRO) with -s/--top"
             )
     n_atoms, full_universe = source.info.n_atoms, universe

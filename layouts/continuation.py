@@ -85,11 +85,13 @@ class Continuation(ABC):
         plan = writer_class(self.old.name).plan_for(info, options)
         shard_frames = plan_values.get("piece_frames", plan.piece_frames)
         notes = plan.notes
-        if plan.piece_frames >= SMALL_SHARDS_RATIO * shard_frames:
+        grows = info.n_frames > self.old.info.n_frames
+        if grows and plan.piece_frames >= SMALL_SHARDS_RATIO * shard_frames:
             notes += (
-                f"{self.old.path}: was begun with few frames, so that its shards have "
-                f"{plural(shard_frames, 'frame')} each, where {plan.piece_frames:,} would do: "
-                "convert the source again for fewer and faster files",
+                f"{self.old.path}: was begun with few frames, so its shards hold "
+                f"{plural(shard_frames, 'frame')} each, where one of this length would have "
+                f"{plan.piece_frames:,}; convert the source again for fewer files, which are read "
+                "faster",
             )
         return plan.replace(
             precision_source=self.manifest["precision_source"], notes=notes, **plan_values
@@ -101,7 +103,7 @@ class Continuation(ABC):
 
     @abstractmethod
     def reuse_units(self, writer: LayoutWriter) -> None:
-        """Give `writer`, after its `create`, the units of the first `n_reused_frames` frames."""
+        """Give `writer`, after its `create`, the units that hold the first `n_reused_frames`."""
 
     @cached_property
     def nbytes_by_name(self) -> dict[str, int]:

@@ -19,7 +19,7 @@ from mdio.core.files.checks import open_regular
 from mdio.core.files.index import FrameIndex
 from mdio.core.frames import FIELDS, AtomIndices, FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c
-from mdio.layouts.base import TIMES_MADE_UP, TIMES_MADE_UP_NOT_STEPS, Layout
+from mdio.layouts.base import TIMES_MADE_UP, TIMES_MADE_UP_NOT_STEPS, Layout, StoredTimes
 from mdio.layouts.foreign.snapshot import Snapshot, fill_row
 from mdio.layouts.native.encoder import PIECE_NBYTES, Bytes, Encoder
 from mdio.layouts.native.file import IndexedLayout
@@ -58,6 +58,11 @@ class RecordsLayout(IndexedLayout):
         Velocities and forces are read if the first frame has them; in other frames without them
         they are NaN. All frames have a time, or none has; so also a step.
         """
+
+    @property
+    def stored_times(self) -> StoredTimes:
+        stored = super().stored_times  # opens the file
+        return stored._replace(has_steps=stored.has_steps and not self._lacking.get("step"))
 
     def _open_frames(self) -> TrajectoryInfo:
         # Not stored beside the file, where it would outlive the code that found the records.

@@ -26,7 +26,7 @@ QUANTISED_NAME = "mdio.quantised"
 QUANTISED_LEVELS = {"zstd": (1, 9, 1), "lz4": (1, 9, 5)}
 """Levels of codecs for integers: lowest, highest and default."""
 PRESETS = {"fast": ("lz4", "bitpack"), "small": ("zstd", "rigid")}
-"""Names of purposes, and the compressors that they select: of floats, of integers."""
+"""Presets of ``--compression``, and the compressors that they select: of floats, of integers."""
 
 
 class Compressor(ABC):

@@ -101,14 +101,14 @@ class GSDFrames(ForeignReader):
             raise self._error(f"{name} of frame {frame} is {numbers.dtype} {numbers.shape}")
         return numbers
 
-    def _numbers_or_default(self, name: str, frame: int) -> NDArray[Any] | None:
+    def _values_or_default(self, name: str, frame: int) -> NDArray[Any] | None:
         """Return the numbers of a frame, or else those of frame 0; None if neither has any."""
         source = self._source_frames[name][frame]
         return self._values(name, source) if source or name in self._in_frame_0 else None
 
     def read(self, frame: int) -> Snapshot:
         positions, step, cell = (
-            self._numbers_or_default(name, frame) for name in (POSITION, STEP, BOX)
+            self._values_or_default(name, frame) for name in (POSITION, STEP, BOX)
         )
         assert positions is not None
         box = None

@@ -265,6 +265,10 @@ class ForeignTrajectory(ABC):
             begin = TIMES_MADE_UP_NOT_STEPS if self._merged_frames.has_steps else TIMES_MADE_UP
             self._made_up += (f"{begin}, since not all frames have one: frames are 1 ps apart",)
 
+    @property
+    def has_steps(self) -> bool:
+        return self._merged_frames.has_steps
+
     def _n_fill_rows(self, steps: Any) -> int:
         """Return how many fill values precede the step (and time) of the first frame.
 
@@ -296,8 +300,9 @@ class ForeignTrajectory(ABC):
             counts = [n_values, positions.n_frames]
         n_frames = min(counts)
         if max(counts) - n_frames > 1:
+            owner = "positions" if positions is not None and step is None else "steps and times"
             raise ValueError(
-                f"{field} of {n_values} frames beside {parent.name} with steps and times of "
+                f"{field} of {n_values} frames in {parent.name}, with {owner} of "
                 f"{list_text([str(count) for count in counts[1:]])} frames"
             )
         if max(counts) != n_frames:
@@ -367,6 +372,11 @@ class ForeignTrajectory(ABC):
         if not self._convert:
             return 1.0
         unit = text_of(child(array.attrs, "unit")) or self._missing_unit(field)
+        if self._creator == "znh5md" and field == "velocities":
+            self.notes.append(
+                f"{self.path}: velocities are taken to be in {unit}, as the file says; those that "
+                "ZnH5MD up to 0.4.8 got from ASE are in ASE's unit, and 10.18 times slower"
+            )
         try:
             return factor_of(field, unit)
         except KeyError as error:

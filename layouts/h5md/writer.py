@@ -112,7 +112,7 @@ class H5MDWriter(LayoutWriter):
         mpi_writer="mdio.layouts.h5md.mpio:H5MDMPIOWriter",
         resumes=True,
     )
-    contents: FileOffsets
+    offsets: FileOffsets
     _handle: WrittenFile | None = None
     _handle_file: OutputFile | None = None
     _handle_earlier: EarlierRunChunks | None = None
@@ -203,7 +203,7 @@ class H5MDWriter(LayoutWriter):
         with as_output_error(self.path):
             if self._uncompressed:
                 self._writes = []
-            self.contents = create_file(path, self.plan, atom_ids(self.meta), self._writes)
+            self.offsets = create_file(path, self.plan, atom_ids(self.meta), self._writes)
             if not self._uncompressed:
                 self._handle_file = OutputFile(path, "r+", libver=LIBVER)
 
@@ -213,7 +213,7 @@ class H5MDWriter(LayoutWriter):
         """Write everything but the chunks again, and copy compressed chunks."""
         if self._uncompressed:
             with as_output_error(self.path):
-                self.contents = write_all_but_chunks(self.path, self.plan, atom_ids(self.meta))
+                self.offsets = write_all_but_chunks(self.path, self.plan, atom_ids(self.meta))
             return select_intact(records, self._is_intact)
         earlier_chunks = self._handle_earlier = EarlierRunChunks(self.path, records)
         copied: list[PieceRecord] = []
@@ -244,7 +244,7 @@ class H5MDWriter(LayoutWriter):
                 key, (row, column) = parse_key(chunk_key)
                 nbytes = _chunk_nbytes(self._arrays[key], row, self.plan.n_frames)
                 if (
-                    checksum(file, int(self.contents.chunk_offsets[key][row, column]), nbytes)
+                    checksum(file, int(self.offsets.chunk_offsets[key][row, column]), nbytes)
                     != crcs[0]
                 ):
                     return False
@@ -300,9 +300,7 @@ class H5MDWriter(LayoutWriter):
         key, (row, column) = parse_key(item.key)
         if self._uncompressed:
             with as_output_error(self.path):
-                self._raw_file.write(
-                    int(self.contents.chunk_offsets[key][row, column]), *item.parts
-                )
+                self._raw_file.write(int(self.offsets.chunk_offsets[key][row, column]), *item.parts)
             return
         array = self._arrays[key]
         file = self._file
@@ -326,9 +324,9 @@ class H5MDWriter(LayoutWriter):
                 chunk_frames = self._arrays[key].chunk_frames
                 rows = self._pieces[key][row * chunk_frames : (row + 1) * chunk_frames, column]
                 rows[...] = np.reshape(crcs[1:], (-1, rows.shape[1]))[: len(rows)]
-        self.contents.time.write(self._raw_file.fileno(), record.start, record.time, self.path)
-        self.contents.step.write(self._raw_file.fileno(), record.start, record.step, self.path)
-        self.contents.box.write(self._raw_file.fileno(), record.start, record.box, self.path)
+        self.offsets.time.write(self._raw_file.fileno(), record.start, record.time, self.path)
+        self.offsets.step.write(self._raw_file.fileno(), record.start, record.step, self.path)
+        self.offsets.box.write(self._raw_file.fileno(), record.start, record.box, self.path)
         if self._handle_file is not None:
             with as_output_error(self.path):
                 self._handle_file.flush()
@@ -366,12 +364,12 @@ class H5MDWriter(LayoutWriter):
 
     def _write_metadata(self, file: h5py.File) -> None:
         """Write everything but the frames that is still missing, the manifest last."""
-        contents = self.contents
-        columns = {"time": contents.time, "step": contents.step, "box": contents.box}
+        offsets = self.offsets
+        columns = {"time": offsets.time, "step": offsets.step, "box": offsets.box}
         with self._open_for_reading() as source:
             crcs = {name: column.checksum(source) for name, column in columns.items()}
-            has_box = write_edges(file, contents.box, source, get_flavour(self.plan.flavour))
-            write_steps(file, contents.step, source)
+            has_box = write_edges(file, offsets.box, source, get_flavour(self.plan.flavour))
+            write_steps(file, offsets.step, source)
         link_full_system(file, self.plan)
         table_crcs = self._write_tables(file)
         if self.meta.topology is not None:
@@ -513,10 +511,10 @@ def write_all_but_chunks(
     new_file = _temporary_path(path, "new")
     new_file.unlink(missing_ok=True)
     try:
-        contents = create_file(new_file, plan.replace(direct=False), atom_ids)
+        file_offsets = create_file(new_file, plan.replace(direct=False), atom_ids)
         chunks = []
         for array in plan.arrays:
-            offsets = contents.chunk_offsets[array.group, array.field]
+            offsets = file_offsets.chunk_offsets[array.group, array.field]
             sizes = [_chunk_nbytes(array, row, plan.n_frames) for row in range(len(offsets))]
             chunks.append((offsets, np.broadcast_to(np.array(sizes)[:, None], offsets.shape)))
         with new_file.open("rb", buffering=0) as source, path.open("r+b", buffering=0) as file:
@@ -526,7 +524,7 @@ def write_all_but_chunks(
                 copy_bytes(source.fileno(), begin, stop - begin, file.fileno(), begin)
     finally:
         new_file.unlink(missing_ok=True)
-    return contents
+    return file_offsets
 
 
 def add_offsets(file: h5py.File, record: PieceRecord, plan: LayoutPlan, run: int) -> PieceRecord:

@@ -335,6 +335,11 @@ class FrameKeys:
     has_times: bool
     has_steps: bool
 
+    @property
+    def tells_times(self) -> bool:
+        """Whether its times tell frames apart: a DCD with a step of 0 has the same in all."""
+        return self.has_times and (len(self.time) < 2 or bool(np.ptp(self.time)))
+
     def of(self, unit: str) -> NDArray[np.float64]:
         """Return the times (``ps``), or the steps as floats (``steps``)."""
         return self.time if unit == "ps" else self.step.astype(float)
@@ -405,9 +410,9 @@ def _ascends(values: NDArray[np.number]) -> bool:
 
 
 def are_times_missing(old: FrameKeys, new: FrameKeys) -> bool:
-    """Return whether one of two files stores neither times nor steps."""
+    """Return whether one of two files stores neither times that differ nor steps."""
     both_keys = old, new
-    return not all(keys.has_times for keys in both_keys) and not all(
+    return not all(keys.tells_times for keys in both_keys) and not all(
         keys.has_steps for keys in both_keys
     )
 

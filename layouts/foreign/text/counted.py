@@ -297,7 +297,7 @@ class MDCRD(TextFormat):
                 _check_count(lines.next(), count, n_atoms)
             if self._has_box is None:
                 line = lines.peek()
-                if line.strip() and not line.endswith(b"\n") and len(line) <= 3 * NUMBER_WIDTH:
+                if line.strip() and not line.endswith(b"\n") and len(line) <= 3 * NUMBER_WIDTH + 2:
                     raise FrameError(f"{quoted(line)} at the end, perhaps of a box", at_end=True)
                 # A line of three numbers is the next frame only if that has three: of one atom.
                 is_box = _n_numbers(line) == 3 or _SPACED_LENGTHS.fullmatch(line) is not None

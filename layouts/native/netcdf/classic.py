@@ -152,7 +152,7 @@ class ClassicFile:
         n_records = cursor.count()
         sizes = [(cursor.name(), cursor.count()) for _ in cursor.items("dimensions")]
         self.attributes = cursor.attributes()
-        named_variables = [self._read_properties(cursor, sizes) for _ in cursor.items("variables")]
+        named_variables = [self._read_variable(cursor, sizes) for _ in cursor.items("variables")]
         self.header_nbytes = cursor.offset
         # A row of each is padded to 4 bytes. (Not so if there is only one, which matters for
         # bytes and shorts alone, and no trajectory has only these.)
@@ -170,9 +170,7 @@ class ClassicFile:
             stride = self.record_nbytes if v.is_record else v.row_nbytes
             self.variables[name] = replace(v, shape=shape, stride=stride)
 
-    def _read_properties(
-        self, cursor: _Cursor, sizes: list[tuple[str, int]]
-    ) -> tuple[str, Variable]:
+    def _read_variable(self, cursor: _Cursor, sizes: list[tuple[str, int]]) -> tuple[str, Variable]:
         name = cursor.name()
         n_dimensions = cursor.count()
         if not 0 <= n_dimensions <= MAX_ITEMS["dimensions"]:

@@ -212,6 +212,18 @@ def test_units_that_are_composed(sampled, unit, field, factor):
         np.testing.assert_allclose(got[~absent_frames(got)], expected, rtol=1e-5)
 
 
+def test_frames_without_steps_are_not_matched_by_them(tmp_path):
+    path = tmp_path / "md.h5md"
+    write_gromacs(path, {"position": range(0, 6, 2)})
+    with mdio.open(path) as layout:
+        assert layout.stored_times[:2] == (True, True)
+    with h5py.File(path, "r+") as file:
+        for name in ("position", "box/edges"):
+            del file[f"particles/system/{name}/step"]
+    with mdio.open(path) as layout:
+        assert layout.stored_times[:2] == (True, False)
+
+
 def test_numbers_without_units_take_the_one_that_is_named(sampled):
     path, values = sampled
     with h5py.File(path, "r+") as file:

@@ -274,6 +274,15 @@ def test_times_of_cp2k_are_femtoseconds(tmp_path):
         np.testing.assert_allclose(layout.read(0, 2).time, [0.05, 0.1])
 
 
+def test_a_dcd_whose_times_are_equal_is_appended_by_its_contents(tmp_path):
+    """Its step of 0 gives all frames one time, and the format holds no steps."""
+    path = dcd(tmp_path / "a.dcd", [b"Created by NAMD"], delta=0.0)
+    mdio.convert(path, tmp_path / "a.zarr", stop=1)
+    result = mdio.append(path, tmp_path / "a.zarr")
+    assert result.n_frames == 2
+    assert "1 of its 2 frames already" in " ".join(result.plan.notes)
+
+
 def matrix(box):
     """Return CHARMM's symmetric matrix of a cell, in the order of its record."""
     vectors = mda.lib.mdamath.triclinic_vectors(np.float32(box)).astype(float)

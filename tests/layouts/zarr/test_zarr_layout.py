@@ -202,13 +202,13 @@ class Counted:
         self.nbytes = self.calls = 0
         self._real = os.preadv
         monkeypatch.setattr(os, "preadv", self)
-        self._read_frame_bytes = reading.read_rows
+        self._read_rows = reading.read_rows
         monkeypatch.setattr(reading, "read_rows", self.rows)
 
     def rows(self, fd, offset, rows, *of):
         self.nbytes += rows.nbytes
         self.calls += 1
-        return self._read_frame_bytes(fd, offset, rows, *of)
+        return self._read_rows(fd, offset, rows, *of)
 
     def __call__(self, fd, buffers, offset):
         self.nbytes += sum(memoryview(buffer).nbytes for buffer in buffers)
