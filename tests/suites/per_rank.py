@@ -97,7 +97,7 @@ class _JoiningWriter(H5MDWriter):
             create_groups(file, self.plan.arrays)
             for array in self.plan.arrays:
                 self._join(file, array, folder)
-            self.contents = FileOffsets({}, *create_columns(file, self.plan))
+            self.offsets = FileOffsets({}, *create_columns(file, self.plan))
             for group, ids in atom_ids(self.meta).items():
                 file[f"particles/{group}"].create_dataset("id", data=ids)
             file["mdio"].attrs[IN_PARTS] = len(self.parts)
