@@ -3,8 +3,11 @@
 import functools
 import http.server
 import json
+import os
+import queue
 import re
 import shutil
+import signal
 import subprocess
 import threading
 import warnings
@@ -22,7 +25,7 @@ MODULES = ROOT / "web/node_modules"
 RIGID = ROOT / "web/rigid.wasm"
 NODES = [n for n in ["node"] if shutil.which(n) and MODULES.is_dir()]
 BROWSERS = [b for b in ["chromium", "google-chrome"] if shutil.which(b) and MODULES.is_dir()][:1]
-HEADLESS = ["--headless=new", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=60000"]
+HEADLESS = ["--headless=new", "--no-sandbox", "--disable-gpu"]
 
 FORMS = {
     # What follows `mdio convert SOURCE`, and the modes of the chunks that come of it.
@@ -84,12 +87,20 @@ def site(adk, tmp_path_factory):
 
 
 @contextmanager
-def served(folder, ranges, pages=()):
-    """Serve a folder as a plain server does, and yield its address; `ranges`: if it knows them."""
+def served(folder, ranges, pages=(), posted=None):
+    """Serve a folder as a plain server does, and yield its address; `ranges`: if it knows them.
+
+    `posted`: a queue for what is sent.
+    """
 
     class Handler(http.server.SimpleHTTPRequestHandler):
         def log_message(self, *_):
             pass
+
+        def do_POST(self):
+            posted.put(self.rfile.read(int(self.headers["Content-Length"])).decode())
+            self.send_response(204)
+            self.end_headers()
 
         def do_GET(self):
             path = Path(self.translate_path(self.path))
@@ -216,6 +227,11 @@ CHECK = """
 import { Trajectory } from "./trajectory.js";
 const trajectory = await Trajectory.open(new URL("../TREE.zarr", location.href).href, "GROUP");
 document.querySelector("#read").textContent = JSON.stringify([...(await trajectory.frame(7))]);
+const [shown, status] = ["output", "[role=status]"].map((name) => document.querySelector(name));
+while (!shown.textContent || !status.textContent.includes(" frames of ")) {
+  await new Promise((done) => setTimeout(done, 20));
+}
+await fetch("/done", { method: "POST", body: document.documentElement.outerHTML });
 </script>
 """
 
@@ -231,14 +247,28 @@ def test_the_page_in_a_browser(browser, tree, group, source, site, tmp_path):
     page = (ROOT / "web/index.html").read_text()
     page += CHECK.replace("TREE", tree).replace("GROUP", group)
     path = f"/web/check.html?zarr=../{tree}.zarr&group={group}&frame=7"
-    command = [browser, *HEADLESS, f"--user-data-dir={tmp_path}", "--dump-dom"]
-    with served(folder, ranges=False, pages=[(path, page)]) as url:
-        done = subprocess.run([*command, url + path], capture_output=True, text=True, timeout=120)
-    assert "<output>frame 7 of 98, 19 ps</output>" in done.stdout, done.stderr
+    posted = queue.Queue()
+    with (
+        served(folder, ranges=False, pages=[(path, page)], posted=posted) as url,
+        (tmp_path / "stderr").open("w+") as told,
+        subprocess.Popen(
+            [browser, *HEADLESS, f"--user-data-dir={tmp_path}", url + path],
+            stdout=subprocess.DEVNULL,
+            stderr=told,
+            start_new_session=True,
+        ) as process,
+    ):
+        try:
+            text = posted.get(timeout=120)
+        except queue.Empty:
+            pytest.fail((tmp_path / "stderr").read_text())
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+    assert "<output>frame 7 of 98, 19 ps</output>" in text
     n_atoms = expected[source].shape[1]
-    assert f'<p role="status">98 frames of {n_atoms} atoms</p>' in done.stdout
-    [cost] = re.findall(r'<p id="cost">([0-9.]+) kB a frame</p>', done.stdout)
+    assert f'<p role="status">98 frames of {n_atoms} atoms</p>' in text
+    [cost] = re.findall(r'<p id="cost">([0-9.]+) kB a frame</p>', text)
     assert 2 * n_atoms < 1000 * float(cost) < 12 * n_atoms
-    [numbers] = re.findall(r'<pre id="read">(\[.*?\])</pre>', done.stdout)
+    [numbers] = re.findall(r'<pre id="read">(\[.*?\])</pre>', text)
     positions = np.array(json.loads(numbers), np.float32).reshape(-1, 3)
     assert positions.tobytes() == expected[source][7].tobytes()
