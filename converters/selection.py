@@ -53,9 +53,8 @@ def check_not_truncated(info: TrajectoryInfo, stop: int | None, end_ps: float | 
         n_whole_frames = loss.first + loss.frame
         ends_by_frame = stop is not None and 0 <= stop <= n_whole_frames
         ends_by_time = end_ps is not None and end_ps <= info.time_last_ps
-        at_end = (
-            loss.at_end and n_whole_frames == info.n_frames
-        )  # and not of a file that others follow
+        # At the end of all frames, and not of a file that others follow.
+        at_end = loss.at_end and n_whole_frames == info.n_frames
         if not (ends_by_frame or (ends_by_time and at_end)):
             advice = ""
             if n_whole_frames < info.n_frames:  # `split`, which ends here too, has no --stop

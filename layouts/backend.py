@@ -12,7 +12,7 @@ from mdio.core.errors import CorruptLayoutError
 from mdio.core.files.in_flight import ByteRange, Opening
 from mdio.core.frames import AtomIndices, FrameBlock, TrajectoryInfo
 from mdio.core.topology import Topology
-from mdio.layouts.base import Layout, StoredTimes
+from mdio.layouts.base import Layout
 from mdio.layouts.units import Unit
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ class BackendLayout(Layout):
         if info is None:
             info = self._open_from_scratch()
         assert self._backend is not None
+        self._has_steps = getattr(self._backend, "has_steps", True)
         # A call in between would take a third of the time of a small read.
         self._read_into = self._backend.read_into  # type: ignore[method-assign]
         return info
@@ -77,11 +78,6 @@ class BackendLayout(Layout):
     @property
     def notes(self) -> tuple[str, ...]:
         return (*super().notes, *getattr(self.backend, "notes", ()))
-
-    @property
-    def stored_times(self) -> StoredTimes:
-        stored, has_steps = super().stored_times, getattr(self.backend, "has_steps", True)
-        return stored._replace(has_steps=stored.has_steps and has_steps)
 
     def _read_into(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock

@@ -283,6 +283,8 @@ class Layout(Closable, ABC):
     """Whether opening files takes so long that they are opened ahead."""
     _reads_announced = False
     """Whether a caller announces the next reads by `prefetch`."""
+    _has_steps = True
+    """Whether the file has steps, set when it is opened; formats without them say so in `facts`."""
 
     def __init__(
         self,
@@ -573,7 +575,7 @@ class Layout(Closable, ABC):
         knows_steps = has_times or any(text.startswith(TIMES_MADE_UP_NOT_STEPS) for text in texts)
         return StoredTimes(
             has_times=has_times,
-            has_steps=knows_steps and not self.facts.step_is_frame_number,
+            has_steps=knows_steps and self._has_steps and not self.facts.step_is_frame_number,
             step_is_frame_number=self.facts.step_is_frame_number,
         )
 

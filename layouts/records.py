@@ -19,7 +19,7 @@ from mdio.core.files.checks import open_regular
 from mdio.core.files.index import FrameIndex
 from mdio.core.frames import FIELDS, AtomIndices, FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c
-from mdio.layouts.base import TIMES_MADE_UP, TIMES_MADE_UP_NOT_STEPS, Layout, StoredTimes
+from mdio.layouts.base import TIMES_MADE_UP, TIMES_MADE_UP_NOT_STEPS, Layout
 from mdio.layouts.foreign.snapshot import Snapshot, fill_row
 from mdio.layouts.native.encoder import PIECE_NBYTES, Bytes, Encoder
 from mdio.layouts.native.file import IndexedLayout
@@ -59,16 +59,12 @@ class RecordsLayout(IndexedLayout):
         they are NaN. All frames have a time, or none has; so also a step.
         """
 
-    @property
-    def stored_times(self) -> StoredTimes:
-        stored = super().stored_times  # opens the file
-        return stored._replace(has_steps=stored.has_steps and not self._lacking.get("step"))
-
     def _open_frames(self) -> TrajectoryInfo:
         # Not stored beside the file, where it would outlive the code that found the records.
         self._index = self._shared_metadata or self._find_records()
         first = self._snapshot(0)
         self._lacking = {name: getattr(first, name) is None for name in TIME_FIELDS}
+        self._has_steps = not self._lacking["step"]
         has_fields = {f"has_{name}": getattr(first, name) is not None for name in FIELDS[1:]}
         info = self._read_properties(**has_fields)
         if first.time is not None:

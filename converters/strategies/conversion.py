@@ -204,9 +204,8 @@ class Conversion:
     def _notes_on_times(self) -> tuple[str, ...]:
         """Return a note where the times that were stored repeat or go back."""
         pieces = sorted(self._times.items())
-        if (
-            self.n_reused_frames and self.job.options.sources.overlap == KEEP_ALL
-        ):  # else joined by times
+        keeps_all = self.job.options.sources.overlap == KEEP_ALL  # else joined by times
+        if self.n_reused_frames and keeps_all:
             last = self.n_reused_frames - 1
             pieces.insert(0, (last, self.view.read(last, last + 1, atoms=()).time))
         numbers = [start + np.arange(len(times)) for start, times in pieces]

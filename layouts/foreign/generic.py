@@ -84,7 +84,6 @@ class GenericLayout(Layout):
 
     _frames: ForeignReader
     _factor: np.float32
-    _has_steps: bool
 
     @classmethod
     def sniff(cls, path: Path) -> bool:
@@ -229,7 +228,7 @@ class GenericLayout(Layout):
     @property
     def stored_times(self) -> StoredTimes:
         stored = super().stored_times  # opens the file
-        return stored._replace(has_times=self._frames.has_times, has_steps=self._has_steps)
+        return stored._replace(has_times=self._frames.has_times)
 
     def topology(self) -> Topology | None:
         """Return the topology in the file, as PDB, MOL2 and GRO have one; else None."""

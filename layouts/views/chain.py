@@ -63,8 +63,6 @@ class ChainLayout(Layout):
     sources: tuple[Layout, ...] = ()
     _step_notes: tuple[str, ...] = ()
     _name_notes: tuple[str, ...] = ()
-    _have_steps = True
-    """Whether all sources have steps."""
     # `_shared_metadata`: info, infos of the sources, joining, boundaries.
 
     def __init__(
@@ -165,7 +163,7 @@ class ChainLayout(Layout):
                 self._name_notes += note_on_reference_names(first, topology, source.path, "joined")
             if type(source).boundaries is not Layout.boundaries:
                 self._source_boundaries[number] = source.boundaries()
-        self._have_steps = all(stored.has_steps for stored in stored_times)
+        self._has_steps = all(stored.has_steps for stored in stored_times)
         return stored_times
 
     def _read_times(self, number: int, start: int, stop: int) -> FrameBlock:
@@ -292,11 +290,6 @@ class ChainLayout(Layout):
         notes = super().notes
         assert self._joining is not None
         return (*self._joining.notes, *self._step_notes, *self._name_notes, *notes)
-
-    @property
-    def stored_times(self) -> StoredTimes:
-        stored = super().stored_times  # opens the chain
-        return stored._replace(has_steps=stored.has_steps and self._have_steps)
 
     def topology(self) -> Topology | None:
         return self.sources[0].topology()

@@ -388,7 +388,7 @@ class NCDFLayout(NativeLayout):
                     f"{name} holds {variable.dtype} of shape {variable.shape}",
                     f"floats of {shapes[name]}",
                 )
-        self._units = {name: self._unit(name) for name in self._names}
+        self._units = self._find_units()
         self._factors = {name: self._factor(name) for name in sorted(self._names)}
         self._scales = {name: self._scale(name) for name in self._names}
         self._fill_values = {name: self._fill_value(name) for name in self._names}
@@ -409,8 +409,8 @@ class NCDFLayout(NativeLayout):
     def _named_unit(self, name: str) -> str:
         return str(self._data.variables[name].attributes.get("units", ""))  # it may be an array
 
-    def _unit(self, name: str) -> str:
-        """Return the unit of a variable, `REDUCED_UNITS` if there is none.
+    def _find_units(self) -> dict[str, str]:
+        """Return the units of all variables, `REDUCED_UNITS` where there is none.
 
         LAMMPS names those of times and of the cell alone, which its others follow from. ASE's
         velocities are in its own unit, and positions are named for them.
@@ -420,25 +420,23 @@ class NCDFLayout(NativeLayout):
         units = {key: unit for key, unit in units.items() if unit != REDUCED_UNITS}
         if program == "ASE":
             units["coordinates"] = units.get("cell_lengths", UNITS["coordinates"])
-        if name in units:
-            return units[name]
         length = units.get("coordinates", units.get("cell_lengths", REDUCED_UNITS))
-        time = units.get("time", REDUCED_UNITS)
-        if name in ("coordinates", "cell_lengths"):
-            return length
-        if name == "cell_angles":
-            return UNITS[name]
-        if name == "time" or length == REDUCED_UNITS:
-            return REDUCED_UNITS
+        time = ASE_TIME if program == "ASE" else units.get("time", UNITS["time"])
         energy = "kilocalorie/mole"
-        if program == "LAMMPS":  # in its other styles, forces and some velocities have other units
-            energy = {"femtosecond": energy, "picosecond": "eV"}.get(time, "")
-            if length != "Angstrom" or not energy:
-                return ""
-        if name == "forces":
-            return f"{energy}/{length}"
-        time = UNITS["time"] if time == REDUCED_UNITS else time
-        return f"{length}/{ASE_TIME if program == 'ASE' else time}"
+        if program == "LAMMPS":
+            energy = {"femtosecond": energy, "picosecond": "eV"}.get(units.get("time", ""), "")
+        assumed_units = {
+            **dict.fromkeys(UNITS, REDUCED_UNITS),
+            "coordinates": length,
+            "cell_lengths": length,
+            "cell_angles": UNITS["cell_angles"],
+        }
+        if length != REDUCED_UNITS:
+            composed = {"velocities": f"{length}/{time}", "forces": f"{energy}/{length}"}
+            if program == "LAMMPS" and (length != "Angstrom" or not energy):
+                composed = dict.fromkeys(composed, "")  # its other styles have other units
+            assumed_units |= composed
+        return {name: units.get(name, assumed_units[name]) for name in self._names}
 
     def _factor(self, name: str) -> float | None:
         """Return the factor from the unit of a variable to that of mdio; None where it is 1."""
