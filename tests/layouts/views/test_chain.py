@@ -16,6 +16,7 @@ from MDAnalysisTests import datafiles
 from suites.native_files import write_trr
 
 import mdio
+from mdio.converters.periodic import TransformedLayout
 from mdio.core.errors import PlanError, SourceError, UnknownLayoutError
 from mdio.layouts.base import Layout
 from mdio.layouts.native.dcd import DCDLayout
@@ -243,3 +244,13 @@ def test_atoms_of_other_names_or_in_another_order(tmp_path):
     for read in (lambda: mdio.open([path, reordered]).info, lambda: mdio.append(reordered, path)):
         with pytest.raises(PlanError, match=r"reordered\.zarr: has the 9 atoms that are joined in"):
             read()
+
+
+def test_files_without_steps_have_none_together(adk):
+    """Nor has what is made of their frames: a DCD has the numbers of frames in their place."""
+    with mdio.open([adk["dcd"], adk["dcd"]], overlap="keep-all") as chain:
+        assert chain.stored_times[:2] == (True, False)
+        transformed = TransformedLayout(chain.path, source=chain, top=adk["psf"], fit="translation")
+        assert transformed.stored_times[:2] == (True, False)
+    with mdio.open([adk["xtc"], adk["xtc"]], overlap="keep-all") as chain:
+        assert chain.stored_times[:2] == (True, True)
