@@ -46,10 +46,10 @@ MUST = (
 """What is to be so many times as fast as what."""
 
 
-def between(port: int, latency_s: float) -> None:
-    """Answer late, until standard input ends (a process of its own)."""
+def between(port: int, latency_s: float, nbytes_per_s: float) -> None:
+    """Answer late, until standard input ends (a process of its own); 0 bytes/s have no limit."""
     one = Between(port)
-    one.latency_s = latency_s
+    one.latency_s, one.nbytes_per_s = latency_s, nbytes_per_s or None
     print(one.port, flush=True)
     sys.stdin.read()
 
@@ -95,7 +95,8 @@ def measured(
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--between", nargs=2, type=float, help=argparse.SUPPRESS)
+    parser.add_argument("--between", nargs=3, type=float, help=argparse.SUPPRESS)
+    parser.add_argument("--gbit", type=float, default=0, help="of the link; no limit by default")
     parser.add_argument("--latencies-ms", type=float, nargs="+", default=[0, 20, 60])
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 4])
     parser.add_argument("--copies", type=int, default=60, help="of 98 frames of 3,341 atoms")
@@ -105,7 +106,7 @@ def main() -> int:
     parser.add_argument("-o", type=Path, default=Path("bench-output/stores.jsonl"))
     args = parser.parse_args()
     if args.between:
-        between(int(args.between[0]), args.between[1])
+        between(int(args.between[0]), *args.between[1:])
         return 0
     import mdio
 
@@ -129,7 +130,8 @@ def main() -> int:
         load = os.getloadavg()[0]
         print(f"{n} frames, zarr {nbytes / 1e6:.0f} MB, {SERVERS[-1]}, load {load:.1f}")
         for latency_ms in args.latencies_ms:
-            words = (sys.executable, __file__, "--between", str(port), str(latency_ms / 1e3))
+            limits = (latency_ms / 1e3, args.gbit * 125e6)
+            words = (sys.executable, __file__, "--between", str(port), *map(str, limits))
             for n_clients in args.clients:
                 with ExitStack() as stack:
                     proxy = stack.enter_context(started(*words))
@@ -142,7 +144,8 @@ def main() -> int:
                             for _ in range(n_clients)
                         ]
                     found = measured(clients["mdio"], clients["zarrtraj"], args.cases, args.repeats)
-                told = f"{latency_ms:3.0f} ms, {n_clients} at once"
+                link = f", {args.gbit:g} Gbit/s" if args.gbit else ""
+                told = f"{latency_ms:3.0f} ms{link}, {n_clients} at once"
                 rows = [{"case": case, **summary(some)} for case, some in found.items()]
                 for row in rows:
                     print(f"{told}  {row['case']:32} {row['median']:8.3f} s", flush=True)
@@ -153,6 +156,7 @@ def main() -> int:
                         word = "reached" if gain >= must else "missed"
                         print(f"{told}  {case} beside {beside}: {gain:.2f} ({must}): {word}")
                 what = {"latency_ms": latency_ms, "clients": n_clients, "n_frames": n}
+                what["gbit"] = args.gbit
                 append_jsonl(args.o, [{**row, **what, "nbytes": nbytes} for row in rows])
     return 0
 
