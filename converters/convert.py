@@ -125,8 +125,8 @@ def note_left_out_fields(
         )
     if isinstance(requested.precision, float | int) and plan.precision is None:
         raise PlanError(
-            f"{plan.layout} stores floats in full, so --precision {requested.precision:g} does not "
-            "fit; leave it out, or take zarr, h5md or xtc"
+            f"{plan.layout} stores unrounded floats, so --precision {requested.precision:g} does "
+            "not fit; leave it out, or take zarr, h5md or xtc"
         )
     if requested.compression is not None and not plan.arrays and plan.compression is None:
         raise PlanError(
@@ -151,8 +151,8 @@ def _notes_on_lost_integers(source: TrajectoryInfo, view: TrajectoryInfo) -> tup
     times_larger = 12 / source.density  # three float32
     return (
         f"{COMPRESSION_NOTE}atoms are moved, so that they are no longer at the integers of the "
-        f"XTC; floats in full are stored, which are {times_larger:.1f} times as large; --precision "
-        "0.01 stores integers again, and moves none by more than 0.005 angstrom",
+        f"XTC; unrounded floats are stored, which are {times_larger:.1f} times as large; "
+        "--precision 0.01 stores integers again, and moves none by more than 0.005 angstrom",
     )
 
 

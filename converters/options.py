@@ -153,7 +153,7 @@ class Storage(StorageOptions):
         ):
             raise PlanError(
                 f"--precision is {self.precision:g}: float32 holds no such steps; give "
-                f"{MIN_PRECISION:g} angstrom or more, or none for floats in full"
+                f"{MIN_PRECISION:g} angstrom or more, or none for unrounded floats"
             )
 
 

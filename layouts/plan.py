@@ -231,19 +231,19 @@ class StorageOptions:
 
     precision: float | Literal["auto", "none"] | None = option(
         "round positions to this step in angstrom; auto keeps the integers of an XTC source, bit "
-        "for bit; none stores floats in full, which any program reads (default: auto in zarr, none "
-        "elsewhere)",
+        "for bit; none stores unrounded floats, which any program reads (default: auto in zarr, "
+        "none elsewhere)",
         "--precision A|auto|none",
         kind="precision",
         named=True,
     )
     precision_velocities: float | None = option(
-        f"round velocities to this step in {FIELD_UNITS['velocities']} (default: floats in full)",
+        f"round velocities to this step in {FIELD_UNITS['velocities']} (default: unrounded floats)",
         "--precision-velocities STEP",
         kind="step",
     )
     precision_forces: float | None = option(
-        f"round forces to this step in {FIELD_UNITS['forces']} (default: floats in full)",
+        f"round forces to this step in {FIELD_UNITS['forces']} (default: unrounded floats)",
         "--precision-forces STEP",
         kind="step",
     )

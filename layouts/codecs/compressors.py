@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from mdio.core.errors import OutputError, PlanError, error_text
 from mdio.core.words import did_you_mean
-from mdio.layouts.codecs.quantised import RULES, WITHOUT_LEVEL, QuantisedFormat, decompress
+from mdio.layouts.codecs.quantised import PACKING_CODECS, RULES, QuantisedFormat, decompress
 
 Bytes = NDArray[np.uint8]
 
@@ -224,7 +224,7 @@ def _parse_level(
     names_alone = (*without_level, *PRESETS)
     if name in names_alone:
         raise PlanError(f"--compression {option}: {name} has no levels; leave out :{text}")
-    if name in WITHOUT_LEVEL:
+    if name in PACKING_CODECS:
         raise PlanError(
             f"--compression {option}: stores integers, and these are floats, as of a source "
             "without a precision, or after --pbc, --center or --fit; give --precision 0.01, or "
@@ -296,7 +296,7 @@ def quantised_from_option(step: float, rule: str | None, option: str | None) -> 
         return replace(quantised_format, compressor="rigid")
     if option == "rigid-seek":
         return replace(quantised_format, compressor="rigid-seek")
-    name, level = _parse_level(option, QUANTISED_LEVELS, "zarr with --precision", *WITHOUT_LEVEL)
+    name, level = _parse_level(option, QUANTISED_LEVELS, "zarr with --precision", *PACKING_CODECS)
     return replace(quantised_format, compressor="lz4" if name == "lz4" else "zstd", level=level)
 
 
@@ -307,7 +307,7 @@ def quantised_metadata(quantised_format: QuantisedFormat) -> dict[str, Any]:
         "step_angstrom": quantised_format.step,
     }
     options |= {"compressor": quantised_format.compressor}
-    if quantised_format.compressor not in WITHOUT_LEVEL:
+    if quantised_format.compressor not in PACKING_CODECS:
         options |= {"level": quantised_format.level}
     return {"name": QUANTISED_NAME, "configuration": options}
 
@@ -317,11 +317,11 @@ def quantised_from_metadata(options: Mapping[str, Any]) -> QuantisedFormat:
     try:
         step, rule = float(options["step_angstrom"]), options["rule"]
         quantised_format = QuantisedFormat(step, rule, options["compressor"])
-        if quantised_format.compressor not in WITHOUT_LEVEL:
+        if quantised_format.compressor not in PACKING_CODECS:
             quantised_format = replace(quantised_format, level=int(options["level"]))
     except (KeyError, TypeError) as error:
         raise ValueError(f"{QUANTISED_NAME} is configured as {dict(options)}") from error
-    compressors = (*WITHOUT_LEVEL, *QUANTISED_LEVELS)
+    compressors = (*PACKING_CODECS, *QUANTISED_LEVELS)
     if not 0 < step < np.inf or rule not in RULES or quantised_format.compressor not in compressors:
         raise ValueError(f"{QUANTISED_NAME} is configured as {dict(options)}")
     return quantised_format

@@ -121,7 +121,7 @@ HEADER = struct.Struct("<4sBBHIIdII")
 FLOATS, STEP, XTC = 0, 1, 2
 ALONG_ATOMS, BITPACKED, RIGID = 2, 4, 8
 """Numbers that are added to the mode."""
-WITHOUT_LEVEL = ("bitpack", "rigid", "rigid-seek")
+PACKING_CODECS = ("bitpack", "rigid", "rigid-seek")
 """Compressors without a level."""
 RIGID_INTERVALS = {"rigid": (0, 0), "rigid-seek": (16, 2048)}
 """Frames from one that is decoded without earlier ones to the next, and atoms that are decoded
@@ -145,12 +145,12 @@ class QuantisedFormat:
     @property
     def compression(self) -> str:
         """The compressor as an option, with its level."""
-        return self.compressor + ("" if self.compressor in WITHOUT_LEVEL else f":{self.level}")
+        return self.compressor + ("" if self.compressor in PACKING_CODECS else f":{self.level}")
 
     @property
     def packing(self) -> Packing:
         """How Blosc compresses integers (zstd and lz4), or floats."""
-        if self.compressor in WITHOUT_LEVEL:
+        if self.compressor in PACKING_CODECS:
             return DEFAULT_PACKING
         return self.compressor, self.level, SHUFFLES[self.compressor]
 
@@ -228,7 +228,7 @@ def encode_chunk(
             mode += ALONG_ATOMS
             difference_neighbours(deltas, neighbours)
             first_part = compress(neighbours)
-        if quantised_format.compressor in WITHOUT_LEVEL:
+        if quantised_format.compressor in PACKING_CODECS:
             mode += BITPACKED
             if neighbours is None:
                 difference_first(deltas)

@@ -1,6 +1,6 @@
 """GSD files of HOOMD, through the file layer of the gsd package.
 
-Schema: https://gsd.readthedocs.io/en/stable/schema-hoomd.html. A frame has the numbers of frame 0
+Schema: https://gsd.readthedocs.io/en/stable/schema-hoomd.html. A frame has the values of frame 0
 that it does not replace. The origin is the centre of the box. A cell has three lengths and three
 tilts (HOOMD's xy, xz, yz), which are converted to lengths and angles here, since MDAnalysis takes
 the tilts for cosines.
@@ -74,11 +74,11 @@ class GSDFrames(ForeignReader):
             for name in file.find_matching_chunk_names("particles/")
             if name not in DTYPES and any(self._providing_frames(name))
         )
-        self._source_frames = {name: self._providing_frames(name) for name in DTYPES}
+        self._frames_by_name = {name: self._providing_frames(name) for name in DTYPES}
         self._in_frame_0 = {name for name in DTYPES if file.chunk_exists(0, name)}
         n_atoms = {len(self._values(POSITION, 0))}
         if N_PARTICLES in self._in_frame_0:
-            frames = sorted(set(self._source_frames[N_PARTICLES]))
+            frames = sorted(set(self._frames_by_name[N_PARTICLES]))
             n_atoms |= {int(self._values(N_PARTICLES, frame)[0]) for frame in frames}
         if len(n_atoms) > 1:
             raise SourceError(
@@ -88,22 +88,22 @@ class GSDFrames(ForeignReader):
         self.n_atoms = n_atoms.pop()
 
     def _providing_frames(self, name: str) -> list[int]:
-        """Return for each frame which frame has its numbers: itself, or frame 0."""
+        """Return for each frame which frame has its values: itself, or frame 0."""
         exists = self._file.chunk_exists
         return [frame if exists(frame, name) else 0 for frame in range(self.n_frames)]
 
     def _values(self, name: str, frame: int) -> NDArray[Any]:
-        """Return the numbers of a frame that has them; raises SourceError."""
+        """Return the values of a frame that has them; raises SourceError."""
         with self._library_errors(f"read: {name} of frame {frame}"):
-            numbers: NDArray[Any] = self._file.read_chunk(frame, name)
-        shape = {BOX: (6,), POSITION: (numbers.shape[0], 3)}.get(name, (1,))
-        if numbers.dtype != DTYPES[name] or numbers.shape != shape or not numbers.size:
-            raise self._error(f"{name} of frame {frame} is {numbers.dtype} {numbers.shape}")
-        return numbers
+            values: NDArray[Any] = self._file.read_chunk(frame, name)
+        shape = {BOX: (6,), POSITION: (values.shape[0], 3)}.get(name, (1,))
+        if values.dtype != DTYPES[name] or values.shape != shape or not values.size:
+            raise self._error(f"{name} of frame {frame} is {values.dtype} {values.shape}")
+        return values
 
     def _values_or_default(self, name: str, frame: int) -> NDArray[Any] | None:
-        """Return the numbers of a frame, or else those of frame 0; None if neither has any."""
-        source = self._source_frames[name][frame]
+        """Return the values of a frame, or else those of frame 0; None if neither has any."""
+        source = self._frames_by_name[name][frame]
         return self._values(name, source) if source or name in self._in_frame_0 else None
 
     def read(self, frame: int) -> Snapshot:

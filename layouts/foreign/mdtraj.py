@@ -23,7 +23,7 @@ from mdio.core.topology import BONDS, RESINDEX, SEGINDEX, Texts, Topology
 from mdio.layouts.base import FormatFacts, Layout, redundant_option_error
 from mdio.layouts.foreign.hdf5 import Datasets, check_heaps, has_plausible_size
 from mdio.layouts.foreign.tree import as_source_error, text_of
-from mdio.layouts.foreign.units import made_up_notes, spelled_factor
+from mdio.layouts.foreign.units import made_up_notes, spelled_out_factor
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 ARRAYS = {"positions": "coordinates", "velocities": "velocities"}
@@ -132,7 +132,7 @@ class MDTrajLayout(Layout):
 
     def _factor(self, name: str) -> float:
         text = str(text_of(self._file[name].attrs.get("units", UNITS[name])))
-        factor = spelled_factor(name, text)
+        factor = spelled_out_factor(name, text)
         if factor is None:
             raise self._error(f"{name} is in {text!r}, expected {UNITS[name]}")
         return factor

@@ -25,7 +25,7 @@ from mdio.core.errors import FOREIGN_ERRORS, MdioError, PlanError, SourceError, 
 from mdio.core.frames import FIELDS, H5MD_NAMES, AtomIndices, Flaws, FrameBlock, TrajectoryInfo
 from mdio.core.words import list_text
 from mdio.layouts.base import TIMES_MADE_UP, TIMES_MADE_UP_NOT_STEPS
-from mdio.layouts.foreign.units import UNITS_OF_PROGRAMS, factor_of
+from mdio.layouts.foreign.units import LENGTH_UNITS_OF_PROGRAMS, factor_of
 
 MAX_KEPT_NBYTES = 8 << 20
 """Arrays up to this size are read whole and kept: some programs store one number in a chunk."""
@@ -388,7 +388,7 @@ class ForeignTrajectory(ABC):
 
     def _missing_unit(self, field: str) -> str | None:
         """Return the unit of numbers that have none: as requested, or as their program has it."""
-        length = UNITS_OF_PROGRAMS.get(self._creator or "")
+        length = LENGTH_UNITS_OF_PROGRAMS.get(self._creator or "")
         reason = f"as {self._creator} writes them"
         if self._length_unit is not None:
             length, reason = self._length_unit, "as asked with --length-unit"

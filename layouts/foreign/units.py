@@ -82,7 +82,7 @@ REDUCED_UNITS = "lj"
 """How LAMMPS names its reduced units, of which no factor is known."""
 
 
-def spelled_factor(variable: str, unit: str) -> float | None:
+def spelled_out_factor(variable: str, unit: str) -> float | None:
     """Return the factor of a spelled-out `unit` to mdio's; None if it is unknown."""
     words = re.sub("[()]", "", unit.strip().lower()).split("/")
     names = [word.strip() for word in words]
@@ -90,7 +90,7 @@ def spelled_factor(variable: str, unit: str) -> float | None:
     return FACTORS[variable].get("/".join(_SPELLINGS.get(name, name) for name in names))
 
 
-UNITS_OF_PROGRAMS = {"GROMACS": "nm"}
+LENGTH_UNITS_OF_PROGRAMS = {"GROMACS": "nm"}
 """Units of lengths of programs that may write H5MD without units."""
 
 _AVOGADRO_PER_MOL = 6.02214129e23
@@ -98,8 +98,15 @@ _CALORIE_J = 4.184
 _AKMA_PS = 4.888821e-2
 _NEWTON = 1e13 / _AVOGADRO_PER_MOL
 
-_H5MD_LENGTHS = {"Angstrom": 1.0, "angstrom": 1.0, "A": 1.0, "nm": 1.0 / 10, "pm": 1e2, "fm": 1e5}
-_H5MD_TIMES = {
+_LENGTH_DIVISORS = {
+    "Angstrom": 1.0,
+    "angstrom": 1.0,
+    "A": 1.0,
+    "nm": 1.0 / 10,
+    "pm": 1e2,
+    "fm": 1e5,
+}
+_TIME_DIVISORS = {
     "ps": 1.0,
     "fs": 1e3,
     "ns": 1e-3,
@@ -108,7 +115,7 @@ _H5MD_TIMES = {
     "s": 1e-12,
     "AKMA": 1 / _AKMA_PS,
 }
-_H5MD_VELOCITIES = {
+_VELOCITY_DIVISORS = {
     "Angstrom ps-1": 1.0,
     "A ps-1": 1.0,
     "Angstrom fs-1": 1.0 * 1e-3,
@@ -120,7 +127,7 @@ _H5MD_VELOCITIES = {
     "pm ps-1": 1e2,
     "m s-1": 1e-10 / 1e-12,
 }
-_H5MD_FORCES = {
+_FORCE_DIVISORS = {
     "kJ mol-1 Angstrom-1": 1.0,
     "kJ mol-1 nm-1": 10.0,
     "Newton": _NEWTON,
@@ -131,10 +138,10 @@ _H5MD_FORCES = {
 }
 
 UNITS: Mapping[str, Mapping[str, float]] = {
-    "positions": _H5MD_LENGTHS,
-    "time": _H5MD_TIMES,
-    "velocities": _H5MD_VELOCITIES,
-    "forces": _H5MD_FORCES,
+    "positions": _LENGTH_DIVISORS,
+    "time": _TIME_DIVISORS,
+    "velocities": _VELOCITY_DIVISORS,
+    "forces": _FORCE_DIVISORS,
 }
 """Units of H5MD: how many make one of mdio's unit, by field; the reciprocal of `FACTORS`."""
 
@@ -144,9 +151,9 @@ _BASE_UNITS: Mapping[str, tuple[float, tuple[int, int, int]]] = {
     **{name: (scale, (1, 0, 0)) for name, scale in {"m": 1e10, "cm": 1e8, "um": 1e4}.items()},
     **{
         name: (1.0 / divisor, (1, 0, 0))
-        for name, divisor in {**_H5MD_LENGTHS, "\u00c5": 1.0}.items()
+        for name, divisor in {**_LENGTH_DIVISORS, "\u00c5": 1.0}.items()
     },
-    **{name: (1.0 / divisor, (0, 1, 0)) for name, divisor in _H5MD_TIMES.items()},
+    **{name: (1.0 / divisor, (0, 1, 0)) for name, divisor in _TIME_DIVISORS.items()},
     **dict.fromkeys(("u", "Da", "amu", "dalton"), (1.0, (0, 0, 1))),
     "g": (1e-3 / _DALTON_KG, (0, 0, 1)),
     "kg": (1.0 / _DALTON_KG, (0, 0, 1)),
@@ -192,7 +199,7 @@ def factor_of(field: str, unit: str | None) -> float:
     if unit in factors:
         return 1.0 / factors[unit]
     variable = {"positions": "coordinates"}.get(field, field)
-    factor = _composed_factor(field, unit) or spelled_factor(variable, unit)
+    factor = _composed_factor(field, unit) or spelled_out_factor(variable, unit)
     if factor is None:
         raise KeyError(", ".join(factors))
     return factor
@@ -209,8 +216,8 @@ def made_up_notes(
 ) -> Iterator[str]:
     """Yield notes on values that a format lacks, and those made up instead.
 
-    `times`: what times are counted in; None if the format has times. `lengths`: whether it lacks
-    the units of lengths and `fields`. `has_steps`: whether it numbers integration steps.
+    `times`: what is 1 ps apart, such as frames; None if the format has times. `lengths`: whether it
+    lacks the units of lengths and `fields`. `has_steps`: whether it numbers integration steps.
     """
     if times is not None:
         dt = options.get("dt")

@@ -171,27 +171,31 @@ _END_OF_FILE_OFFSETS = {0: 40, 1: 44, 2: 28, 3: 28}
 """By version of the superblock, where it has the address at which HDF5's part of the file ends."""
 
 ArrayRanges = tuple[NDArray[np.int64], NDArray[np.int64]]
-"""Offsets and sizes of the chunks of an array."""
-ChunkRanges = Iterable[ArrayRanges]
+"""Offsets and sizes of the chunks of one array."""
+RangesOfArrays = Iterable[ArrayRanges]
 
 
-def gaps(chunks: ChunkRanges, size: int) -> Iterator[tuple[int, int]]:
+def gaps(chunks: RangesOfArrays, size: int) -> Iterator[tuple[int, int]]:
     """Yield (first byte, one beyond the last) of each gap between chunks, in order."""
     flat_ranges = [(offset.ravel(), nbytes.ravel()) for offset, nbytes in chunks]
-    starts = np.concatenate([np.zeros(0, np.int64), *(offset for offset, _ in flat_ranges)])
-    ends = starts + np.concatenate([np.zeros(0, np.int64), *(nbytes for _, nbytes in flat_ranges)])
-    order = np.argsort(starts, kind="stable")
-    begins = np.concatenate([[0], np.maximum.accumulate(ends[order])])
-    stops = np.concatenate([starts[order], [size]])
-    for k in np.flatnonzero(stops > begins).tolist():
-        yield int(begins[k]), int(stops[k])
+    chunk_begins = np.concatenate([np.zeros(0, np.int64), *(offset for offset, _ in flat_ranges)])
+    chunk_ends = chunk_begins + np.concatenate(
+        [np.zeros(0, np.int64), *(nbytes for _, nbytes in flat_ranges)]
+    )
+    order = np.argsort(chunk_begins, kind="stable")
+    gap_begins = np.concatenate([[0], np.maximum.accumulate(chunk_ends[order])])
+    gap_ends = np.concatenate([chunk_begins[order], [size]])
+    for k in np.flatnonzero(gap_ends > gap_begins).tolist():
+        yield int(gap_begins[k]), int(gap_ends[k])
 
 
-def _checksum(file: OpenFile, chunks: ChunkRanges, size: int, writes: Writes | None = None) -> int:
+def _checksum_without_chunks(
+    file: OpenFile, chunks: RangesOfArrays, size: int, writes: Writes | None = None
+) -> int:
     """Return the crc32c of the first `size` bytes of a file without its chunks."""
     crc = 0
     ranges = list(gaps(chunks, size))  # many: alignment leaves a small one before each chunk
-    is_written = _ranges_with_writes(ranges, writes)
+    is_written = _has_writes(ranges, writes)
     to_read = compress(ranges, is_written)
     with in_flight(ByteRange(file, begin, stop - begin) for begin, stop in to_read):
         for (begin, stop), has_data in zip(ranges, is_written, strict=True):
@@ -199,7 +203,7 @@ def _checksum(file: OpenFile, chunks: ChunkRanges, size: int, writes: Writes | N
     return crc
 
 
-def _ranges_with_writes(ranges: Sequence[tuple[int, int]], writes: Writes | None) -> list[bool]:
+def _has_writes(ranges: Sequence[tuple[int, int]], writes: Writes | None) -> list[bool]:
     """Return which ranges (first byte, one beyond the last) overlap with writes."""
     if writes is None or not ranges:
         return [True] * len(ranges)
@@ -216,18 +220,20 @@ def _zeros_checksum(_: OpenFile, begin: int, nbytes: int, crc: int) -> int:
     return crc
 
 
-def make_seal(file: OpenFile, chunks: ChunkRanges, writes: Writes | None = None) -> bytes:
+def make_seal(file: OpenFile, chunks: RangesOfArrays, writes: Writes | None = None) -> bytes:
     """Return the seal of a file that has none yet; raises CorruptLayoutError.
 
     `writes`: offsets and lengths of all other writes, in a file that this process made;
     bytes outside of both are zeros, and are not read.
     """
-    body = _SEAL_BODY.pack(SEAL, file.nbytes, _checksum(file, chunks, file.nbytes, writes))
+    body = _SEAL_BODY.pack(
+        SEAL, file.nbytes, _checksum_without_chunks(file, chunks, file.nbytes, writes)
+    )
     return body + struct.pack("<I", crc32c(body))
 
 
 def check_seal(
-    file: OpenFile, chunks: ChunkRanges, name: str, writes: Writes | None = None
+    file: OpenFile, chunks: RangesOfArrays, name: str, writes: Writes | None = None
 ) -> None:
     """Raise CorruptLayoutError if a file does not match its seal, which it may lack."""
     size = file.nbytes
@@ -242,7 +248,7 @@ def check_seal(
         raise CorruptLayoutError(
             f"{name}: HDF5's part ends at byte {hdf5_end} of {size}, and no seal follows it"
         )
-    crc = _checksum(file, chunks, length, writes)
+    crc = _checksum_without_chunks(file, chunks, length, writes)
     if crc != expected:
         raise CorruptLayoutError(
             f"{name}: crc32c {crc:08x} of all but the frames found, {expected:08x} expected; "
@@ -251,7 +257,7 @@ def check_seal(
 
 
 def check_written(
-    path: Path, manifest_crc32c: int, chunks: ChunkRanges, writes: Writes | None
+    path: Path, manifest_crc32c: int, chunks: RangesOfArrays, writes: Writes | None
 ) -> None:
     """Open a file that was just made, and compare manifest and seal; raises OutputError."""
     with h5py.File(path, "r", locking="best-effort") as file:

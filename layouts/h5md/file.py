@@ -37,10 +37,10 @@ from mdio.core.frames import H5MD_NAMES
 from mdio.core.kernels import crc32c, shuffle
 from mdio.layouts.codecs import quantised
 from mdio.layouts.codecs.compressors import PRESETS, quantised_from_option
-from mdio.layouts.codecs.quantised import WITHOUT_LEVEL, QuantisedFormat
+from mdio.layouts.codecs.quantised import PACKING_CODECS, QuantisedFormat
 from mdio.layouts.h5md.disk import Writes, open_output
 from mdio.layouts.h5md.flavours import Flavour, get_flavour
-from mdio.layouts.h5md.io import BOX, CREATOR, SOURCE_STEP, Column
+from mdio.layouts.h5md.io import BOX_PATH, CREATOR, SOURCE_STEP, Column
 from mdio.layouts.manifest import FULL_SYSTEM
 
 if TYPE_CHECKING:
@@ -119,12 +119,12 @@ def create_file(
         if plan.compression is None:
             for array in plan.arrays:
                 dataset = file[value_path(array.group, array.field)]
-                table = (
-                    run_table(dataset, array.chunk_frames)
+                ranges = (
+                    run_ranges(dataset, array.chunk_frames)
                     if array.contiguous
-                    else chunk_table(dataset)
+                    else chunk_ranges(dataset)
                 )
-                chunk_offsets[array.group, array.field] = table[0]
+                chunk_offsets[array.group, array.field] = ranges[0]
     if plan.writing.direct:
         from mdio.core.files.writing import WrittenFile  # only writing needs it
 
@@ -226,11 +226,11 @@ def create_columns(file: h5py.File, plan: LayoutPlan) -> tuple[Column, Column, C
                 element[name] = position[name]
         if "box" not in group:
             group["box"] = box
-    return time, step, create_column(file, BOX, (plan.n_frames, 6), "<f4")
+    return time, step, create_column(file, BOX_PATH, (plan.n_frames, 6), "<f4")
 
 
-def run_table(dataset: h5py.Dataset, n_frames: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return offsets and sizes of runs of `n_frames` of a contiguous dataset; as `chunk_table`."""
+def run_ranges(dataset: h5py.Dataset, n_frames: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return offsets and sizes of runs of `n_frames` of a contiguous dataset; as `chunk_ranges`."""
     total, n_atoms = dataset.shape[:2]
     if not 1 <= n_frames <= total:
         raise ValueError(f"{dataset.name} has {total} frames, not runs of {n_frames}")
@@ -239,7 +239,7 @@ def run_table(dataset: h5py.Dataset, n_frames: int) -> tuple[NDArray[np.int64], 
     return Column.of(dataset).offset + 12 * n_atoms * first, nbytes
 
 
-def chunk_table(dataset: h5py.Dataset) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def chunk_ranges(dataset: h5py.Dataset) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return offsets and bytes of the chunks of a (F, A, 3) dataset; -1 and 0 if missing."""
     chunk = dataset.chunks
     grid = tuple(-(-n // c) for n, c in zip(dataset.shape[:2], chunk[:2], strict=True))
@@ -281,7 +281,7 @@ def write_edges(file: h5py.File, column: Column, source: OpenFile, flavour: Flav
     return has_box
 
 
-def write_steps(file: h5py.File, column: Column, source: OpenFile) -> None:
+def renumber_unordered_steps(file: h5py.File, column: Column, source: OpenFile) -> None:
     """If the source's steps do not increase, move them to `SOURCE_STEP` and number the frames."""
     last = np.array([-1], np.int64)
     increasing = True
@@ -309,7 +309,7 @@ ChunkCodec = int | QuantisedFormat | None
 DEFAULT_GZIP_LEVEL = 4
 """zlib's higher levels take several times as long for a few percent."""
 
-FLOAT32_STEPS = 2.0**23
+FLOAT32_MAX_MULTIPLE = 2.0**23
 """A float32 of at least this many steps has no bits below the step."""
 
 
@@ -330,19 +330,19 @@ def gzip_level(compression: str | None) -> int | None:
 def integer_codec(compression: str | None) -> str | None:
     """Return the codec for integers that ``--compression`` names; None for anything else."""
     name = PRESETS.get(compression or "", (None, compression))[1]
-    return name if name in WITHOUT_LEVEL else None
+    return name if name in PACKING_CODECS else None
 
 
 def chunk_codec(plan: LayoutPlan, field: str) -> ChunkCodec:
     """Return the encoding of the chunks of a field."""
-    if plan.compression not in WITHOUT_LEVEL:
+    if plan.compression not in PACKING_CODECS:
         return gzip_level(plan.compression)
     rounding_step = plan.rounding_step(field)
     if rounding_step is None:
         return DEFAULT_GZIP_LEVEL
     rounding_step /= get_flavour(plan.flavour).factors.get(field, 1)
-    rule = plan.precision_source if field == "positions" else "asked"
-    return quantised_from_option(rounding_step, rule, plan.compression)
+    precision_source = plan.precision_source if field == "positions" else "asked"
+    return quantised_from_option(rounding_step, precision_source, plan.compression)
 
 
 def power_of_two_step(precision: float, option: str = "--precision") -> float:
@@ -364,11 +364,11 @@ def round_to_step(values: NDArray[np.float32], step: float) -> NDArray[np.float3
     scale = np.float32(step)
     with np.errstate(over="ignore", invalid="ignore"):
         rounded = np.rint(values / scale) * scale
-        return np.where(np.abs(values) < np.float32(FLOAT32_STEPS * step), rounded, values)
+        return np.where(np.abs(values) < np.float32(FLOAT32_MAX_MULTIPLE * step), rounded, values)
 
 
 def cut_chunks(
-    plan: ArrayPlan, start: int, values: NDArray[np.float32]
+    array: ArrayPlan, start: int, values: NDArray[np.float32]
 ) -> Iterator[tuple[int, int, tuple[int, int], NDArray[np.float32]]]:
     """Cut a run of frames, from frame `start` on, where a chunk begins, into chunks.
 
@@ -377,24 +377,24 @@ def cut_chunks(
     little endian, padded to the full shape unless the array is contiguous (a view of `values` where
     possible).
     """
-    if start % plan.chunk_frames:
-        raise ValueError(f"a piece begins at frame {start}, within a chunk of {plan.chunk_frames}")
-    shape = (plan.chunk_frames, plan.chunk_atoms, 3)
-    for first in range(0, len(values), plan.chunk_frames):
-        for column in range(plan.n_atom_chunks):
-            atom = column * plan.chunk_atoms
-            part = values[first : first + plan.chunk_frames, atom : atom + plan.chunk_atoms]
+    if start % array.chunk_frames:
+        raise ValueError(f"a piece begins at frame {start}, within a chunk of {array.chunk_frames}")
+    shape = (array.chunk_frames, array.chunk_atoms, 3)
+    for first in range(0, len(values), array.chunk_frames):
+        for atom_chunk in range(array.n_atom_chunks):
+            atom = atom_chunk * array.chunk_atoms
+            part = values[first : first + array.chunk_frames, atom : atom + array.chunk_atoms]
             part_shape = part.shape[:2]
-            if part.shape != shape and not plan.contiguous:
+            if part.shape != shape and not array.contiguous:
                 padded = np.zeros(shape, "<f4")
                 padded[: part.shape[0], : part.shape[1]] = part
                 part = padded
-            row = (start + first) // plan.chunk_frames
-            yield row, column, part_shape, np.ascontiguousarray(part, "<f4")
+            frame_chunk = (start + first) // array.chunk_frames
+            yield frame_chunk, atom_chunk, part_shape, np.ascontiguousarray(part, "<f4")
 
 
 def chunk_checksums(chunk: NDArray[np.float32], codec: ChunkCodec) -> list[int]:
-    """Return the crc32c of a chunk and, if it is not compressed, those of its rows."""
+    """Return the crc32c of a chunk and, if it is not compressed, those of pieces of its rows."""
     if codec is not None:
         return [crc32c(chunk)]
     chunk_crc, rows = total_and_row_sums(chunk)
@@ -442,5 +442,5 @@ def atom_ids(meta: OutputMeta) -> dict[str, NDArray[np.int64]]:
 
 def parse_key(key: str) -> tuple[tuple[str, str], tuple[int, int]]:
     """Return (group, field), and the numbers along frames and atoms, of an encoded chunk's key."""
-    group, field, row, column = key.split("/")
-    return (group, field), (int(row), int(column))
+    group, field, frame_chunk, atom_chunk = key.split("/")
+    return (group, field), (int(frame_chunk), int(atom_chunk))

@@ -15,7 +15,7 @@ from mdio.core.frames import H5MD_NAMES, AtomIndices
 from mdio.core.topology import Topology
 from mdio.layouts.foreign.hdf5 import Datasets, check_heaps, has_plausible_size
 from mdio.layouts.foreign.tree import ElementFrames, ForeignTrajectory, as_source_error, child
-from mdio.layouts.h5md.gromacs_topology import read_file_topology
+from mdio.layouts.h5md.gromacs_topology import read_foreign_topology
 from mdio.layouts.h5md.io import duplicate_descriptor
 
 MAX_DEPTH = 4
@@ -111,7 +111,7 @@ class ForeignFile(ForeignTrajectory):
 
     def topology(self) -> Topology | None:
         with as_source_error(self.path, "its topology cannot be read"):
-            return read_file_topology(self._file, self._group, self.n_atoms)
+            return read_foreign_topology(self._file, self._group, self.n_atoms)
 
     def close(self) -> None:
         self._datasets.close()

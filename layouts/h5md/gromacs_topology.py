@@ -53,7 +53,7 @@ def write_topology(file: h5py.File, topology: Topology, group: str) -> None:
         dataset.attrs["particles_group"] = particles.ref
 
 
-def read_file_topology(file: h5py.File, group: h5py.Group, n_atoms: int) -> Topology | None:
+def read_foreign_topology(file: h5py.File, group: h5py.Group, n_atoms: int) -> Topology | None:
     """Return the topology of a group in a file of another program; None if it has none."""
     columns: dict[str, Any] = _read_molecules(file[MODULE], n_atoms) if MODULE in file else {}
     for name, column in (("mass", "masses"), ("charge", "charges")):
@@ -74,13 +74,13 @@ def read_file_topology(file: h5py.File, group: h5py.Group, n_atoms: int) -> Topo
 
 def _read_molecules(module: h5py.Group, n_atoms: int) -> dict[str, Any]:
     """Return the topology's columns from GROMACS' module, with each molecule repeated."""
-    names = [_text(name) for name in np.atleast_1d(module.attrs["molecule_block_names"])]
+    molecule_names = [_text(name) for name in np.atleast_1d(module.attrs["molecule_block_names"])]
     counts = [int(count) for count in np.atleast_1d(module.attrs["molecule_block_counts"])]
-    texts: dict[str, list[str]] = {"names": [], "resnames": [], "segids": names}
+    texts: dict[str, list[str]] = {"names": [], "resnames": [], "segids": molecule_names}
     parts: dict[str, list[NDArray[Any]]] = {name: [] for name in ("masses", "charges", "elements")}
     parts |= {name: [] for name in ("names", "resnames", "residues", "segments")}
     first_residue = total = 0
-    for number, (name, count) in enumerate(zip(names, counts, strict=True)):
+    for number, (name, count) in enumerate(zip(molecule_names, counts, strict=True)):
         molecule = module[name]
         size = int(molecule.attrs["particle_count"])
         n_residues = int(molecule.attrs["residue_count"])
@@ -93,7 +93,7 @@ def _read_molecules(module: h5py.Group, n_atoms: int) -> dict[str, Any]:
             table = [_text(text) for text in molecule[f"{dataset}_table"][...]]
             codes = molecule[dataset][...] + len(texts[column])
             texts[column] += table
-            if column != "names":  # one a residue: that of its first atom
+            if column != "names":  # one per residue: that of its first atom
                 codes = codes[np.unique(molecule["residue_id"][...], return_index=True)[1]]
             parts[column].append(np.tile(codes, count))
         residues = molecule["residue_id"][...].astype("i8") - 1
@@ -114,7 +114,7 @@ def _read_molecules(module: h5py.Group, n_atoms: int) -> dict[str, Any]:
         "charges": joined["charges"].astype("f8"),
         "resids": np.arange(1, first_residue + 1),
         "resnames": Texts(joined["resnames"], tuple(texts["resnames"])),
-        "segids": Texts(np.arange(len(names)), tuple(names)),
+        "segids": Texts(np.arange(len(molecule_names)), tuple(molecule_names)),
         RESINDEX: joined["residues"],
         SEGINDEX: joined["segments"],
     }

@@ -39,7 +39,7 @@ frame's row of a chunk, in P pieces (`mdio.core.files.piece_sums`)."""
 RUN_FRAMES = "run_frames"
 """Attribute of the tables of a contiguous array: frames in a run with one checksum."""
 
-BOX = "mdio/box"
+BOX_PATH = "mdio/box"
 """(F, 6) float32: boxes as they are in memory, from which the edges are computed."""
 
 SOURCE_STEP = "mdio/step"

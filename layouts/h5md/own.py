@@ -24,16 +24,16 @@ from mdio.layouts.h5md.disk import check_seal
 from mdio.layouts.h5md.file import (
     FILTER_ID,
     OLD_FILTER_ID,
-    chunk_table,
+    chunk_ranges,
     decode_integers,
-    run_table,
+    run_ranges,
     value_path,
 )
 from mdio.layouts.h5md.flavours import get_flavour
 from mdio.layouts.h5md.gromacs_topology import TOPOLOGY
 from mdio.layouts.h5md.io import (
     ARRAYS,
-    BOX,
+    BOX_PATH,
     PIECES,
     RUN_FRAMES,
     SOURCE_STEP,
@@ -156,7 +156,7 @@ class OwnFile(OwnOutput[H5MDChunks]):
             self._columns = {
                 "time": self._column(position["time"], (n_frames,), "<f8", crcs["time"], "times"),
                 "step": self._column(step, (n_frames,), "<i8", crcs["step"], "steps"),
-                "box": self._column(file[BOX], (n_frames, 6), "<f4", crcs["box"], "boxes"),
+                "box": self._column(file[BOX_PATH], (n_frames, 6), "<f4", crcs["box"], "boxes"),
             }
             if "topology" in crcs:
                 topology = file[TOPOLOGY]
@@ -208,7 +208,7 @@ class OwnFile(OwnOutput[H5MDChunks]):
             self.contiguous = True
             decode: Decode | None = None
             chunk = (int(tables.attrs[RUN_FRAMES]), shape[1])
-            offset, nbytes = run_table(dataset, chunk[0])
+            offset, nbytes = run_ranges(dataset, chunk[0])
         else:
             decode, chunk = _decoder_of(dataset), dataset.chunks[:2]
             offset, nbytes = self._chunk_offsets(dataset, tables, decode is not None)
@@ -245,7 +245,7 @@ class OwnFile(OwnOutput[H5MDChunks]):
             infos = [dataset.id.get_chunk_info_by_coord((*corner, 0)) for corner in corners]
             table_ranges = [(int(offset.flat[k]), int(nbytes.flat[k])) for k in (0, -1)]
             if [(info.byte_offset, info.size) for info in infos] != table_ranges:
-                offset, nbytes = chunk_table(dataset)
+                offset, nbytes = chunk_ranges(dataset)
         if offset.shape != grid:
             raise ValueError(f"{dataset.name} has {grid} chunks, its tables {offset.shape}")
         return offset, nbytes

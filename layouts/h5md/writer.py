@@ -37,7 +37,7 @@ from mdio.core.kernels import crc32c
 from mdio.layouts.chunked.array import inflate
 from mdio.layouts.chunked.own import EnsembleWriter
 from mdio.layouts.codecs.compressors import quantised_from_option
-from mdio.layouts.codecs.quantised import WITHOUT_LEVEL
+from mdio.layouts.codecs.quantised import PACKING_CODECS
 from mdio.layouts.h5md.disk import ArrayRanges, OutputFile, Writes, check_written, gaps, make_seal
 from mdio.layouts.h5md.file import (
     FILTER_ID,
@@ -45,7 +45,7 @@ from mdio.layouts.h5md.file import (
     FileOffsets,
     atom_ids,
     chunk_codec,
-    chunk_table,
+    chunk_ranges,
     create_column,
     create_file,
     cut_chunks,
@@ -56,11 +56,11 @@ from mdio.layouts.h5md.file import (
     is_aligned,
     parse_key,
     power_of_two_step,
+    renumber_unordered_steps,
     round_to_step,
-    run_table,
+    run_ranges,
     value_path,
     write_edges,
-    write_steps,
 )
 from mdio.layouts.h5md.flavours import get_flavour, link_full_system
 from mdio.layouts.h5md.gromacs_topology import TOPOLOGY, write_topology
@@ -279,7 +279,7 @@ class H5MDWriter(LayoutWriter):
         if group != FULL_SYSTEM:
             values = np.take(values, (self.meta.groups or {})[group], axis=1)
         step = self.plan.rounding_step(field)
-        if step is not None and self.plan.compression not in WITHOUT_LEVEL:
+        if step is not None and self.plan.compression not in PACKING_CODECS:
             values = round_to_step(values, step)
         return get_flavour(self.plan.flavour).to_stored_units(field, values)
 
@@ -369,7 +369,7 @@ class H5MDWriter(LayoutWriter):
         with self._open_for_reading() as source:
             crcs = {name: column.checksum(source) for name, column in columns.items()}
             has_box = write_edges(file, offsets.box, source, get_flavour(self.plan.flavour))
-            write_steps(file, offsets.step, source)
+            renumber_unordered_steps(file, offsets.step, source)
         link_full_system(file, self.plan)
         table_crcs = self._write_tables(file)
         if self.meta.topology is not None:
@@ -400,9 +400,9 @@ class H5MDWriter(LayoutWriter):
             dataset = file[value_path(group, field)]
             if array.contiguous:
                 parent.attrs[RUN_FRAMES] = array.chunk_frames
-                self._chunk_ranges.append(run_table(dataset, array.chunk_frames))
+                self._chunk_ranges.append(run_ranges(dataset, array.chunk_frames))
             else:
-                tables["offset"], nbytes = chunk_table(dataset)
+                tables["offset"], nbytes = chunk_ranges(dataset)
                 self._chunk_ranges.append((tables["offset"], nbytes))
                 if not self._uncompressed:
                     tables["nbytes"] = nbytes

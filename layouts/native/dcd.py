@@ -399,7 +399,7 @@ class DCDLayout(NativeLayout):
         beyond_32_bits = header.istart + step_stride * n_frames > INT32_MAX
         if "dt" in self.options or header.free is not None or beyond_32_bits:
             # Copies would lose the time step that the user gave, or the fixed atoms.
-            return Tables(None, self._positions)
+            return Tables(None, self._position_table)
         with OpenFile(self.path) as file:
             raw = file.peek(0, header.nbytes)
         offset = header.marker.itemsize + 4
@@ -409,9 +409,9 @@ class DCDLayout(NativeLayout):
         frames = FrameTable(
             self.path, edges, header_for, checksums=checksums, check=check, byte_order=header.order
         )
-        return Tables(frames, self._positions)
+        return Tables(frames, self._position_table)
 
-    def _positions(self) -> ChunkTable | None:
+    def _position_table(self) -> ChunkTable | None:
         header, n_frames = self.header, self.info.n_frames
         if header.free is not None:
             return None

@@ -229,7 +229,9 @@ def native_plan(
         if "precision_source" not in changes and info.n_atoms > MAX_UNCOMPRESSED_ATOMS:
             notes.append(_ROUNDING_NOTE)
     elif options.precision not in (None, "auto", "none"):
-        raise PlanError(f"{output_text} hold floats in full, so --precision does not fit; use xtc")
+        raise PlanError(
+            f"{output_text} hold unrounded floats, so --precision does not fit; use xtc"
+        )
     plan = LayoutPlan(
         layout=format_name,
         n_frames=info.n_frames,

@@ -332,10 +332,10 @@ class ScannedLayout(IndexedLayout):
             check=self.check_frames,
             byte_order=order,
         )
-        return Tables(frames, self._positions)
+        return Tables(frames, self._position_table)
 
     @abstractmethod
-    def _positions(self) -> ChunkTable | None:
+    def _position_table(self) -> ChunkTable | None:
         """Return the table of positions; see `Tables.positions`."""
 
     @classmethod

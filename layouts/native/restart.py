@@ -19,7 +19,7 @@ from mdio.core.files.checks import first_bytes, read_regular
 from mdio.core.files.fingerprint import read_head
 from mdio.core.frames import AtomIndices, FrameBlock, TrajectoryInfo
 from mdio.layouts.base import FormatFacts, Layout
-from mdio.layouts.foreign.units import spelled_factor
+from mdio.layouts.foreign.units import spelled_out_factor
 from mdio.layouts.native.file import PositionalFile
 from mdio.layouts.native.netcdf.classic import ClassicFile
 from mdio.layouts.native.netcdf.layout import AMBER_VELOCITY, FILL_VALUES, UNITS
@@ -109,7 +109,7 @@ class RestartLayout(Layout):
         if stored.size and fill in (stored[0], stored[-1]):
             return None
         unit = str(getattr(variable, "units", UNITS[variable.name]))
-        factor = spelled_factor(variable.name, unit)
+        factor = spelled_out_factor(variable.name, unit)
         if factor is None:
             raise SourceError(
                 f"{self.path}: {variable.name} is in units of {unit!r}; expected "

@@ -248,7 +248,7 @@ class TRRLayout(ScannedLayout):
     def _parse_header(self, raw: bytes, frame: int) -> FrameHeader:
         return checked_header(raw, self.path, frame, self._index.n_atoms)
 
-    def _positions(self) -> ChunkTable | None:
+    def _position_table(self) -> ChunkTable | None:
         """Return the table of positions, if all frames have the same fields."""
         _ = self.info
         first = self._header(0)

@@ -150,7 +150,7 @@ class XTCLayout(ScannedLayout):
     def sniff(cls, path: Path) -> bool:
         return int.from_bytes(read_head(path)[:4], "big") in MAGICS
 
-    def _positions(self) -> ChunkTable:
+    def _position_table(self) -> ChunkTable:
         index, shape = self.index, (self.index.n_frames, 1, 1)
         ranges = index.offsets.reshape(shape), index.frame_nbytes.reshape(shape)
         return ChunkTable(self.path, (1, index.n_atoms, 3), *ranges, codec={"id": XTC_CODEC})

@@ -91,17 +91,19 @@ class FieldArray:
         Chunks that are long in time, such as those for time series, have fewer atoms.
         """
         layout = self.layouts.layout
-        unit, unit_atoms = layout.info.chunk_frames or 1, layout.info.chunk_atoms or 0
+        chunk_frames, chunk_atoms = layout.info.chunk_frames or 1, layout.info.chunk_atoms or 0
         row_nbytes = max(1, self.dtype.itemsize * math.prod(self.shape[1:]))
-        runs = cut_runs(layout.boundaries(), self.shape[0], unit, CHUNK_NBYTES // row_nbytes)
-        frames = tuple(map(len, runs))
+        runs = cut_runs(
+            layout.boundaries(), self.shape[0], chunk_frames, CHUNK_NBYTES // row_nbytes
+        )
+        frames_per_chunk = tuple(map(len, runs))
         widths = [(n,) for n in self.shape[1:]]
-        rows = max(frames, default=0)
-        if self.atoms is None and self.ndim == 3 and 0 < unit_atoms < self.shape[1]:
-            width = unit_atoms * max(1, CHUNK_NBYTES // (12 * max(1, rows) * unit_atoms))
+        longest = max(frames_per_chunk, default=0)
+        if self.atoms is None and self.ndim == 3 and 0 < chunk_atoms < self.shape[1]:
+            width = chunk_atoms * max(1, CHUNK_NBYTES // (12 * max(1, longest) * chunk_atoms))
             edges = [*range(0, self.shape[1], width), self.shape[1]]
             widths[0] = tuple(b - a for a, b in pairwise(edges))
-        return frames, *widths
+        return frames_per_chunk, *widths
 
     def to_dask(self) -> Any:
         from_array: Any = import_extra("dask.array").from_array

@@ -44,7 +44,7 @@ from mdio.core.files.writing import WrittenFile
 from mdio.core.frames import AtomIndices
 from mdio.core.kernels.checks import Buffer
 from mdio.layouts.chunked.array import ChunkedArray
-from mdio.layouts.codecs.quantised import WITHOUT_LEVEL, decode_chunk
+from mdio.layouts.codecs.quantised import PACKING_CODECS, decode_chunk
 from mdio.layouts.zarr.folder import Folder
 from mdio.layouts.zarr.tree import (
     COLUMNS,
@@ -303,7 +303,7 @@ class ShardedChunks(ChunkedArray):
         self.frames_per_shard, self._n_columns, _ = metadata.chunks_per_file
         quantised = metadata.quantised
         self.decodes_atoms = quantised is not None
-        self.decodes_frames = quantised is not None and quantised.compressor in WITHOUT_LEVEL
+        self.decodes_frames = quantised is not None and quantised.compressor in PACKING_CODECS
         self._chunk_nbytes = metadata.chunk_nbytes
         self._files = ShardFiles(root, array_path, metadata)
 

@@ -133,22 +133,29 @@ def find_blosc_problem(data: memoryview) -> str | None:
     """Return the text of a problem with a Blosc chunk; None if there is none."""
     if len(data) < BLOSC_HEADER.size:
         return f"{len(data)} bytes, expected a header of Blosc of {BLOSC_HEADER.size} at least"
-    _, _, flags, _, n_decoded, block_nbytes, n_encoded = BLOSC_HEADER.unpack_from(data)
-    if n_encoded != len(data):
-        return f"{len(data)} bytes, expected {n_encoded} by the header of Blosc"
+    _, _, flags, _, decoded_nbytes, block_nbytes, encoded_nbytes = BLOSC_HEADER.unpack_from(data)
+    if encoded_nbytes != len(data):
+        return f"{len(data)} bytes, expected {encoded_nbytes} by the header of Blosc"
     if flags & UNCOMPRESSED_FLAG:
-        n_expected = BLOSC_HEADER.size + n_decoded
-        return None if n_encoded == n_expected else f"{n_encoded} bytes, expected {n_expected}"
-    if not 0 < block_nbytes <= n_decoded:
-        return f"blocks of {block_nbytes} bytes by the header of Blosc, expected 1 to {n_decoded}"
-    data_begin = BLOSC_HEADER.size + 4 * -(-n_decoded // block_nbytes)
-    if data_begin > n_encoded:
-        return f"{n_encoded} bytes, expected {data_begin} at least for the starts of Blosc's blocks"
+        expected_nbytes = BLOSC_HEADER.size + decoded_nbytes
+        return (
+            None
+            if encoded_nbytes == expected_nbytes
+            else f"{encoded_nbytes} bytes, expected {expected_nbytes}"
+        )
+    if not 0 < block_nbytes <= decoded_nbytes:
+        return (
+            f"blocks of {block_nbytes} bytes by the header of Blosc, expected 1 to {decoded_nbytes}"
+        )
+    data_begin = BLOSC_HEADER.size + 4 * -(-decoded_nbytes // block_nbytes)
+    if data_begin > encoded_nbytes:
+        problem = f"expected {data_begin} at least for the starts of Blosc's blocks"
+        return f"{encoded_nbytes} bytes, {problem}"
     starts = np.frombuffer(data[BLOSC_HEADER.size : data_begin], "<u4")
-    if starts.min() < data_begin or starts.max() >= n_encoded:
+    if starts.min() < data_begin or starts.max() >= encoded_nbytes:
         return (
             f"Blosc's blocks begin at bytes {starts.min()} to {starts.max()}, expected "
-            f"{data_begin} to {n_encoded - 1}"
+            f"{data_begin} to {encoded_nbytes - 1}"
         )
     return None
 

@@ -13,7 +13,7 @@ from mdio.core.files.store import require_disk, to_path
 from mdio.core.frames import TrajectoryInfo
 from mdio.layouts.backend import BackendLayout
 from mdio.layouts.base import FormatFacts
-from mdio.layouts.codecs.quantised import WITHOUT_LEVEL
+from mdio.layouts.codecs.quantised import PACKING_CODECS
 from mdio.layouts.zarr.folder import Folder
 from mdio.layouts.zarr.tree import (
     METADATA,
@@ -67,7 +67,7 @@ class ZarrLayout(BackendLayout):
         members="mdio.layouts.zarr.tree:members_in",
         imported_modules=("mdio.layouts.zarr.own",),
         is_folder=True,
-        single_frame_compressions=WITHOUT_LEVEL,
+        single_frame_compressions=PACKING_CODECS,
         stores_columns_exactly=True,
         keeps_topology=True,
         reads_remote=True,

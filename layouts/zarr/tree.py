@@ -37,7 +37,7 @@ from mdio.layouts.codecs.compressors import (
     quantised_from_option,
     quantised_metadata,
 )
-from mdio.layouts.codecs.quantised import WITHOUT_LEVEL, QuantisedFormat
+from mdio.layouts.codecs.quantised import PACKING_CODECS, QuantisedFormat
 from mdio.layouts.zarr.folder import Folder
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def _atom_metadata(plan: LayoutPlan, array: ArrayPlan) -> ArrayMetadata:
     elif step is not None:  # as positions, unless these are stored as floats
         option = None if plan.precision is None else plan.compression
         quantised = quantised_from_option(step, "asked", option)
-    elif plan.precision is None or plan.compression not in WITHOUT_LEVEL:  # those take integers
+    elif plan.precision is None or plan.compression not in PACKING_CODECS:  # those take integers
         compressor = compressor_from_option(plan.compression)
     if (quantised or compressor) and array.chunk_nbytes >= MAX_CHUNK_NBYTES:
         raise PlanError(

@@ -14,9 +14,9 @@ process reads less than 0.8 bytes in 3.7 ns to 1.4 bytes in 3.6 ns, as mostly th
 other storage rigid is used for what would take more than 0.9 of the source if bit-packed in the
 source's own step, so that no output is larger than its source, which costs little (4,000 frames of
 16,122 atoms on a local disk took two workers 1.30 s bit-packed and 1.36 s with rigid). Single
-frames are read several times faster from bit-packed chunks, which outputs for that get. Outputs for
-a selection get ``rigid-seek``, which decodes fewer atoms besides the selected ones, in 2 to 4% more
-bytes.
+frames are read several times faster from bit-packed chunks, so outputs ``--for frames`` have these.
+Those for a selection have ``rigid-seek``, which decodes fewer atoms besides the selected ones, in
+2 to 4% more bytes.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class ZarrWriter(LayoutWriter):
         parallel_store=True,
         packs_integers=True,
     )
-    _handle: WrittenFile | None = None
+    _written_shard: WrittenFile | None = None
     """The shard that was stored last, which a thread may still be writing."""
 
     def __init__(self, path: Path, plan: LayoutPlan, meta: OutputMeta) -> None:
@@ -169,11 +169,11 @@ class ZarrWriter(LayoutWriter):
 
         Shards that were sent to a store count as intact.
         """
-        number = record.start // self.plan.piece_frames
+        piece_number = record.start // self.plan.piece_frames
         try:
             with Folder(self.path) as root:
                 for path, (array, metadata) in atom_arrays(self.plan).items():
-                    name = f"{path}/{metadata.file_name(number)}"
+                    name = f"{path}/{metadata.file_name(piece_number)}"
                     if is_sent_placeholder(self.path / name):
                         continue
                     n_rows = math.ceil((record.stop - record.start) / array.chunk_frames)
@@ -192,7 +192,7 @@ class ZarrWriter(LayoutWriter):
 
     def encode(self, start: int, block: FrameBlock) -> list[EncodedChunk]:
         items = []
-        number = start // self.plan.piece_frames
+        piece_number = start // self.plan.piece_frames
         groups = self.meta.groups or {}
         for path, (array, metadata) in atom_arrays(self.plan).items():
             values = block.present()[array.field]
@@ -202,7 +202,7 @@ class ZarrWriter(LayoutWriter):
                 kernels.gather_atoms(values, atoms, group_values)
                 values = group_values
             shard, crcs = _encode_shard(values, array, metadata)
-            items.append(EncodedChunk(f"{path}/{metadata.file_name(number)}", shard, crcs))
+            items.append(EncodedChunk(f"{path}/{metadata.file_name(piece_number)}", shard, crcs))
         return items
 
     def store(self, item: EncodedChunk) -> None:
@@ -213,11 +213,13 @@ class ZarrWriter(LayoutWriter):
         self.drain()
         with output_errors(path):
             direct = self.plan.writing.direct or False
-            self._handle = WrittenFile(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, direct=direct)
-            self._handle.write(0, *item.parts)
+            self._written_shard = WrittenFile(
+                path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, direct=direct
+            )
+            self._written_shard.write(0, *item.parts)
 
     def drain(self) -> None:
-        shard, self._handle = self._handle, None
+        shard, self._written_shard = self._written_shard, None
         if shard is not None:
             with output_errors(shard.path):
                 shard.close()
@@ -229,9 +231,9 @@ class ZarrWriter(LayoutWriter):
     def commit(self, record: PieceRecord) -> None:
         if record.start in self._stored:
             return
-        number = record.start // self.plan.piece_frames
+        piece_number = record.start // self.plan.piece_frames
         for path, (array, metadata) in atom_arrays(self.plan).items():
-            crcs = np.array(record.crcs[f"{path}/{metadata.file_name(number)}"], "<u4")
+            crcs = np.array(record.crcs[f"{path}/{metadata.file_name(piece_number)}"], "<u4")
             first = record.start // array.chunk_frames
             n_rows = math.ceil((record.stop - record.start) / array.chunk_frames)
             decoded, other_crcs = np.split(crcs, [n_rows * array.n_atom_chunks])
@@ -335,8 +337,8 @@ def _encode_shard(
                 column = begin // array.chunk_atoms
                 crc, checksums = total_and_row_sums(chunk_bytes.reshape(array.chunk_frames, -1))
                 stored_crcs.append(crc)
-                rows_of_sums = np.array(checksums, np.uint32).reshape(-1, n_pieces)[: len(part)]
-                pieces[first : first + len(part), column] = rows_of_sums
+                frame_checksums = np.array(checksums, np.uint32).reshape(-1, n_pieces)[: len(part)]
+                pieces[first : first + len(part), column] = frame_checksums
     shard = pack_shard(encoded, int(np.prod(metadata.chunks_per_file)), stored_crcs)
     if metadata.uncompressed:
         return shard, [*stored_crcs, *pieces.reshape(-1).tolist()]
@@ -359,10 +361,10 @@ def _padded_chunk(part: FloatArray, metadata: ArrayMetadata) -> FloatArray:
 
 FLOAT_CODEC = "lz4"
 FLOAT_CODEC_MAX_RATE = "880 MB/s"
-SMALL_CODEC = "rigid"
-MAX_SMALL_SHARE = 0.95
+COMPACT_CODEC = "rigid"
+MAX_COMPACT_SHARE = 0.95
 """Rigid is used only where it takes less than this share of bitpack's bytes."""
-SMALL_CODEC_MAX_RATE = "210 to 390 MB/s"
+COMPACT_CODEC_MAX_RATE = "210 to 390 MB/s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,14 +388,14 @@ def choose_encoding(info: TrajectoryInfo, options: WriteOptions) -> Encoding:
     if precision == "none" or not info.xtc_integers:
         return _choose_float_codec(compression, options.file_system)
     if info.precision is None:
-        note = "floats in full are stored: the XTC files joined here differ in their precision"
+        note = "unrounded floats are stored: the XTC files joined here differ in their precision"
         return _choose_float_codec(compression, options.file_system, note)
     try:
         quantised_from_option(info.precision, "xtc", compression)
     except PlanError:
         if precision == "auto":
             raise
-        note = f"floats in full are stored: --compression {compression} is not for the integers"
+        note = f"unrounded floats are stored: --compression {compression} is not for the integers"
         note = f"{note} that the XTC holds"
         return _choose_float_codec(compression, options.file_system, note)
     note = (
@@ -424,11 +426,11 @@ def _integer_codec(options: WriteOptions, sizes: CodecSizes | None) -> str:
     """Return the codec for the integers of one array; `sizes`: its measured sizes."""
     if options.pattern == "frames":
         return "bitpack"
-    use_small = options.file_system is not None and is_network(options.file_system)
+    use_compact = options.file_system is not None and is_network(options.file_system)
     if sizes is not None and sizes.rigid is not None:
-        use_small = use_small or sizes.rigid < MAX_SMALL_SHARE * sizes.bitpack
-    small_codec = SMALL_CODEC if options.pattern == "blocks" else SEEK_CODEC
-    return small_codec if use_small else "bitpack"
+        use_compact = use_compact or sizes.rigid < MAX_COMPACT_SHARE * sizes.bitpack
+    compact_codec = COMPACT_CODEC if options.pattern == "blocks" else SEEK_CODEC
+    return compact_codec if use_compact else "bitpack"
 
 
 def _codec_notes(codec: str, options: WriteOptions) -> tuple[str, ...]:
@@ -442,7 +444,7 @@ def _codec_notes(codec: str, options: WriteOptions) -> tuple[str, ...]:
         )
     gain_text = (
         "about a third fewer bytes, and is read in less time where a process gets less than "
-        f"{SMALL_CODEC_MAX_RATE}"
+        f"{COMPACT_CODEC_MAX_RATE}"
     )
     if codec != "bitpack":
         return (
@@ -460,7 +462,7 @@ def _codec_notes(codec: str, options: WriteOptions) -> tuple[str, ...]:
     )
     return (
         f"{COMPRESSION_NOTE}bitpack is used, the fastest to decode{size}; --compression "
-        f"{SMALL_CODEC} takes {gain_text}{storage_text}",
+        f"{COMPACT_CODEC} takes {gain_text}{storage_text}",
     )
 
 

@@ -9,7 +9,7 @@ from mdio.core.words import align_columns, human_nbytes, plural
 from mdio.layouts.plan import LayoutPlan
 
 
-def _is_bitpacked(plan: LayoutPlan) -> bool:
+def _stores_integers(plan: LayoutPlan) -> bool:
     """Return whether rounded positions are stored as integers."""
     return bool(plan.arrays) and not plan.writing.writes_chunks and plan.precision is not None
 
@@ -21,15 +21,19 @@ def _overview(plan: LayoutPlan, n_existing: int) -> dict[str, str]:
         min(plan.segment_frames, default=0),
         max(plan.segment_frames, default=0),
     )
-    segment = f"{min_frames:,}" if min_frames == max_frames else f"{min_frames:,} to {max_frames:,}"
+    segment_text = (
+        f"{min_frames:,}" if min_frames == max_frames else f"{min_frames:,} to {max_frames:,}"
+    )
     kept_text = f", besides {n_existing:,} that stay as they are" if n_existing else ""
     rows = {
         "layout": plan.layout,
         "content": f"{plural(plan.n_frames, 'frame')} of {plural(plan.n_atoms, 'atom')}{kept_text}",
         "container": plan.container or "",
         "arrays": fields if plan.container else "",
-        "segments": f"{len(plan.segment_frames):,} with {segment} frames" if max_frames else "",
-        "compression": plan.compression or ("bitpack" if _is_bitpacked(plan) else "none"),
+        "segments": f"{len(plan.segment_frames):,} with {segment_text} frames"
+        if max_frames
+        else "",
+        "compression": plan.compression or ("bitpack" if _stores_integers(plan) else "none"),
         "precision": "float32, not rounded" if plan.arrays else "",
     }
     if plan.precision is not None:
@@ -77,7 +81,7 @@ def _placement(plan: LayoutPlan) -> dict[str, str]:
 def _density(plan: LayoutPlan, is_estimate: bool) -> str:
     """Return bytes per atom and frame, of the output and of the source."""
     density = plan.nbytes / (plan.n_frames * plan.n_atoms)
-    is_similar = _is_bitpacked(plan) and plan.keeps_integers and plan.compression is None
+    is_similar = _stores_integers(plan) and plan.keeps_integers and plan.compression is None
     return (
         f"{'at most ' if is_estimate else ''}{density:.2f} bytes per atom and frame, "
         + f"source: {plan.source_density:.2f}"

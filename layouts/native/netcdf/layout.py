@@ -40,7 +40,7 @@ from mdio.layouts.foreign.units import (
     REDUCED_UNITS,
     length_factor,
     made_up_notes,
-    spelled_factor,
+    spelled_out_factor,
 )
 from mdio.layouts.native.encoder import Bytes, Encoder
 from mdio.layouts.native.file import NO_ATOMS, NativeLayout, batches
@@ -81,7 +81,8 @@ UNITS = {
 VARIABLES = {"positions": "coordinates", "velocities": "velocities", "forces": "forces"}
 TYPES = {"i4": NC_INT, "f4": NC_FLOAT, "f8": NC_DOUBLE}
 REMD_DIMTYPE = "remd_dimtype"
-"""Name of the codes of the quantity that each dimension exchanges; stored once for all frames."""
+"""Variable with a code for what is exchanged along each dimension, such as the temperature; it is
+stored once for all frames."""
 
 
 @dataclass(frozen=True)
@@ -90,9 +91,9 @@ class NCDFEncoder(Encoder):
 
     keeps_steps = False
     columns: tuple[tuple[str, str, tuple[int, ...]], ...] = ()
-    """Columns of replica exchange: name, type, and (k,) for one number each dimension."""
+    """Columns of replica exchange: name, type, and shape, (k,) for a number for each dimension."""
     codes: tuple[int, ...] = ()
-    """Code of the quantity that each dimension exchanges."""
+    """Code of what is exchanged along each dimension."""
 
     def with_columns(self, data: Mapping[str, NDArray[Any]]) -> NCDFEncoder:
         """Return an encoder with these columns in each record; see `fill`."""
@@ -124,11 +125,11 @@ class NCDFEncoder(Encoder):
     def _dtype(self) -> np.dtype[np.void]:
         """Type of a record: every variable in turn, packed (all are multiples of four bytes)."""
         xyz = (self.n_atoms, 3)
-        columns = [("coordinates", ">f4", xyz), ("time", ">f4", ())]
+        variables = [("coordinates", ">f4", xyz), ("time", ">f4", ())]
         if self.has_box:
-            columns += [("cell_lengths", ">f8", (3,)), ("cell_angles", ">f8", (3,))]
-        columns += [(name, ">f4", xyz) for name in self.fields if name != "positions"]
-        return np.dtype(columns + list(self.columns))
+            variables += [("cell_lengths", ">f8", (3,)), ("cell_angles", ">f8", (3,))]
+        variables += [(name, ">f4", xyz) for name in self.fields if name != "positions"]
+        return np.dtype(variables + list(self.columns))
 
     def header(self, time: NDArray[np.float64], step: NDArray[np.int64]) -> bytes:  # noqa: ARG002
         sizes = dict(zip(DIMENSIONS, (0, self.n_atoms, 3, 3, 3, 5, len(self.codes)), strict=True))
@@ -136,7 +137,7 @@ class NCDFEncoder(Encoder):
         header = struct.pack(">4sI", b"CDF\x02", len(time))
         header += struct.pack(">II", NC_DIMENSION, len(sizes))
         for name, size in sizes.items():
-            header += _text(name) + struct.pack(">I", size)
+            header += _encoded_text(name) + struct.pack(">I", size)
         header += _attributes(ATTRIBUTES)
         fixed_variables = [
             (_variable(name, dimensions, NC_CHAR, {}), _padded(value))
@@ -147,11 +148,12 @@ class NCDFEncoder(Encoder):
             codes_variable = _variable(REMD_DIMTYPE, (REMD_DIMENSION,), NC_INT, {})
             fixed_variables.append((codes_variable, np.array(self.codes, ">i4").tobytes()))
         fields = self._dtype.fields
-        records = [(name, *fields[name][:2]) for name in self._dtype.names or ()] if fields else []
-        header += struct.pack(">II", NC_VARIABLE, len(fixed_variables) + len(records))
+        names = self._dtype.names or ()
+        record_variables = [(name, *fields[name][:2]) for name in names] if fields else []
+        header += struct.pack(">II", NC_VARIABLE, len(fixed_variables) + len(record_variables))
         descriptions = []
-        for name, column, _ in records:
-            nc_type = TYPES[column.base.str[1:]]
+        for name, dtype, _ in record_variables:
+            nc_type = TYPES[dtype.base.str[1:]]
             unit = UNITS.get(name, "kelvin" if name == "temp0" else None)
             attributes: dict[str, str | float] = {} if unit is None else {"units": unit}
             attributes |= {"scale_factor": AMBER_VELOCITY} if name == "velocities" else {}
@@ -160,15 +162,15 @@ class NCDFEncoder(Encoder):
             )
             dimensions = _dimensions(name) + ((REMD_DIMENSION,) if is_per_dimension else ())
             descriptions.append(_variable(name, dimensions, nc_type, attributes))
-        texts = [*(text for text, _ in fixed_variables), *descriptions]
-        begin = len(header) + sum(len(text) + 12 for text in texts)
+        all_descriptions = [*(description for description, _ in fixed_variables), *descriptions]
+        begin = len(header) + sum(len(description) + 12 for description in all_descriptions)
         values = b""
-        for text, value in fixed_variables:
-            header += text + struct.pack(">IQ", len(value), begin + len(values))
+        for description, value in fixed_variables:
+            header += description + struct.pack(">IQ", len(value), begin + len(values))
             values += value
         begin += len(values)
-        for text, (_, column, offset) in zip(descriptions, records, strict=True):
-            header += text + struct.pack(">IQ", column.itemsize, begin + offset)
+        for description, (_, dtype, offset) in zip(descriptions, record_variables, strict=True):
+            header += description + struct.pack(">IQ", dtype.itemsize, begin + offset)
         return header + values
 
     def encode(self, block: FrameBlock, out: Bytes | None = None) -> Bytes:
@@ -203,7 +205,7 @@ def _padded(data: bytes) -> bytes:
     return data + bytes(-len(data) % 4)
 
 
-def _text(text: str) -> bytes:
+def _encoded_text(text: str) -> bytes:
     return struct.pack(">I", len(text)) + _padded(text.encode())
 
 
@@ -213,9 +215,9 @@ def _attributes(attributes: Mapping[str, str | float]) -> bytes:
     out = struct.pack(">II", NC_ATTRIBUTE, len(attributes))
     for name, value in attributes.items():
         if isinstance(value, str):
-            out += _text(name) + struct.pack(">I", NC_CHAR) + _text(value)
+            out += _encoded_text(name) + struct.pack(">I", NC_CHAR) + _encoded_text(value)
         else:
-            out += _text(name) + struct.pack(">IId", NC_DOUBLE, 1, value)
+            out += _encoded_text(name) + struct.pack(">IId", NC_DOUBLE, 1, value)
     return out
 
 
@@ -225,7 +227,7 @@ def _variable(
     """Return the description of a variable up to its size and offset."""
     ids = [DIMENSIONS.index(dimension) for dimension in dimensions]
     return (
-        _text(name)
+        _encoded_text(name)
         + struct.pack(f">{1 + len(ids)}I", len(ids), *ids)
         + _attributes(attributes)
         + struct.pack(">I", nc_type)
@@ -255,7 +257,7 @@ class NCDFLayout(NativeLayout):
     )
 
     _data: ClassicFile | HDF5File
-    _names: set[str]
+    _variable_names: set[str]
     _scales: dict[str, Any]
     _factors: dict[str, float | None]
     """Factors to mdio's units, applied after the scales; None is 1."""
@@ -295,7 +297,7 @@ class NCDFLayout(NativeLayout):
     @property
     def stored_times(self) -> StoredTimes:
         stored = super().stored_times  # opens it
-        return stored._replace(has_times="time" in self._names)
+        return stored._replace(has_times="time" in self._variable_names)
 
     def _open_frames(self) -> TrajectoryInfo:
         magic = self._file.read(0, 8)
@@ -316,10 +318,10 @@ class NCDFLayout(NativeLayout):
         data, frames = self.data, None
         if not isinstance(data, ClassicFile):  # NetCDF-4
             return Tables()
-        if "length_unit" not in self.options and "time" in self._names:
+        if "length_unit" not in self.options and "time" in self._variable_names:
             frames = frame_table(self.path, data, self.info.n_frames)
             frames = frames and replace(frames, checksums=self.options.get("checksums"))
-        return Tables(frames, self._positions)
+        return Tables(frames, self._position_table)
 
     def frame_data(self) -> FrameData:
         n_frames, columns_by_name = self.info.n_frames, {}
@@ -328,18 +330,18 @@ class NCDFLayout(NativeLayout):
             if variable is None or variable.dtype.kind not in "fi" or len(variable.shape) > 2:
                 continue
             n_rows = variable.shape[0] if variable.shape else 0
-            columns = (0, variable.shape[-1])
+            bounds = (0, variable.shape[-1])
             if name == REMD_DIMTYPE and len(variable.shape) == 1:
-                values = self.data.read(0, n_rows, {name: columns})[name]
+                values = self.data.read(0, n_rows, {name: bounds})[name]
                 values = np.broadcast_to(values, (n_frames, n_rows))
             elif n_frames <= n_rows and self.data.n_complete_rows(name) >= n_frames:
-                values = self.data.read(0, n_frames, {name: columns})[name]
+                values = self.data.read(0, n_frames, {name: bounds})[name]
             else:
                 continue
             columns_by_name[name] = values.astype(values.dtype.newbyteorder("="))
         return columns_by_name
 
-    def _positions(self) -> ChunkTable | None:
+    def _position_table(self) -> ChunkTable | None:
         data, n_frames = self.data, self.info.n_frames
         is_plain = self._scale("coordinates") is None and self._factors["coordinates"] is None
         if not isinstance(data, ClassicFile) or not is_plain:
@@ -373,15 +375,15 @@ class NCDFLayout(NativeLayout):
             raise self._convention_error("it has no coordinates", "a variable of that name")
         if n_frames < 1 or n_atoms < 1:
             raise SourceError(f"{self.path}: {n_frames} frames of {n_atoms} atoms: nothing to read")
-        self._names = {name for name in UNITS if name in data.variables}
-        if not set(CELL) <= self._names:
-            if "cell_lengths" in self._names:
+        self._variable_names = {name for name in UNITS if name in data.variables}
+        if not set(CELL) <= self._variable_names:
+            if "cell_lengths" in self._variable_names:
                 raise self._convention_error("it has cell_lengths only", "cell_angles too")
-            self._names -= set(CELL)
+            self._variable_names -= set(CELL)
         shapes: dict[str, tuple[int, ...]] = {"time": (n_frames,)}
         shapes |= dict.fromkeys(CELL, (n_frames, 3))
         shapes |= dict.fromkeys(VARIABLES.values(), (n_frames, n_atoms, 3))
-        for name in sorted(self._names):
+        for name in sorted(self._variable_names):
             variable = data.variables[name]
             if variable.shape != shapes[name] or variable.dtype.kind != "f":
                 raise self._convention_error(
@@ -389,17 +391,17 @@ class NCDFLayout(NativeLayout):
                     f"floats of {shapes[name]}",
                 )
         self._units = self._find_units()
-        self._factors = {name: self._factor(name) for name in sorted(self._names)}
-        self._scales = {name: self._scale(name) for name in self._names}
-        self._fill_values = {name: self._fill_value(name) for name in self._names}
+        self._factors = {name: self._factor(name) for name in sorted(self._variable_names)}
+        self._scales = {name: self._scale(name) for name in self._variable_names}
+        self._fill_values = {name: self._fill_value(name) for name in self._variable_names}
         n_complete, loss = self._count_complete(n_frames)
         self._leave_out_unwritten(n_complete)
         self._times_are_equal = self.options.get("dt") is not None and self._has_equal_times(
             n_complete
         )
         if self._times_are_equal:
-            self._names.discard("time")
-        redundant = {"dt": "time" in self._names, "length_unit": not self._without_units}
+            self._variable_names.discard("time")
+        redundant = {"dt": "time" in self._variable_names, "length_unit": not self._without_units}
         for option, is_redundant in redundant.items():
             if is_redundant and self.options.get(option) is not None:
                 raise redundant_option_error(self.path, option)
@@ -412,11 +414,11 @@ class NCDFLayout(NativeLayout):
     def _find_units(self) -> dict[str, str]:
         """Return the units of all variables, `REDUCED_UNITS` where there is none.
 
-        LAMMPS names those of times and of the cell alone, which its others follow from. ASE's
-        velocities are in its own unit, and positions are named for them.
+        LAMMPS names those of times and of the cell alone, which its others follow from. ASE
+        has velocities in a unit of its own, and names a wrong one for positions.
         """
         program = self._data.attributes.get("program")
-        units = {key: unit for key in self._names if (unit := self._named_unit(key))}
+        units = {key: unit for key in self._variable_names if (unit := self._named_unit(key))}
         units = {key: unit for key, unit in units.items() if unit != REDUCED_UNITS}
         if program == "ASE":
             units["coordinates"] = units.get("cell_lengths", UNITS["coordinates"])
@@ -436,12 +438,12 @@ class NCDFLayout(NativeLayout):
             if program == "LAMMPS" and (length != "Angstrom" or not energy):
                 composed = dict.fromkeys(composed, "")  # its other styles have other units
             assumed_units |= composed
-        return {name: units.get(name, assumed_units[name]) for name in self._names}
+        return {name: units.get(name, assumed_units[name]) for name in self._variable_names}
 
     def _factor(self, name: str) -> float | None:
         """Return the factor from the unit of a variable to that of mdio; None where it is 1."""
         unit = self._units[name]
-        factor = 1.0 if unit == REDUCED_UNITS else spelled_factor(name, unit)
+        factor = 1.0 if unit == REDUCED_UNITS else spelled_out_factor(name, unit)
         if unit == REDUCED_UNITS and name in ("coordinates", "cell_lengths", "velocities"):
             factor = float(length_factor(self.path, self.options))
         if factor is None:
@@ -452,7 +454,7 @@ class NCDFLayout(NativeLayout):
 
     @property
     def _without_units(self) -> list[str]:
-        return [name for name in self._names if self._units[name] == REDUCED_UNITS]
+        return [name for name in self._variable_names if self._units[name] == REDUCED_UNITS]
 
     def _fill_value(self, name: str) -> float:
         variable = self._data.variables[name]
@@ -463,7 +465,7 @@ class NCDFLayout(NativeLayout):
 
     def _leave_out_unwritten(self, n_frames: int) -> None:
         """Treat variables as absent whose first and last frames were never written."""
-        optional = self._names - {"coordinates"}
+        optional = self._variable_names - {"coordinates"}
         frames = sorted({0, min(1, n_frames - 1), n_frames - 1})
         bounds_by_name = dict.fromkeys(optional, (0, self._data.dimensions["atom"]))
         bounds_by_name |= dict.fromkeys(optional & set(CELL), (0, 3))
@@ -480,7 +482,7 @@ class NCDFLayout(NativeLayout):
         if unwritten & set(CELL):
             unwritten |= set(CELL)
         self._unwritten = tuple(sorted(unwritten - {"time"}))
-        self._names -= unwritten
+        self._variable_names -= unwritten
 
     def _is_unwritten(self, name: str, values: NDArray[Any]) -> NDArray[np.bool_]:
         rows = values.reshape(len(values), -1)
@@ -489,14 +491,16 @@ class NCDFLayout(NativeLayout):
 
     def _has_equal_times(self, n_frames: int) -> bool:
         """Return whether times say nothing: those of the first two frames and of the last."""
-        if "time" not in self._names or n_frames < 2:
+        if "time" not in self._variable_names or n_frames < 2:
             return False
         frames = (0, 1, n_frames - 1)
         times = [self._data.read(n, n + 1, {"time": (0, 0)})["time"][0] for n in frames]
         return times.count(times[0]) == len(times)
 
     def _count_complete(self, n_frames: int) -> tuple[int, tuple[LostBytes, ...]]:
-        n_complete, name = min((self._data.n_complete_rows(name), name) for name in self._names)
+        n_complete, name = min(
+            (self._data.n_complete_rows(name), name) for name in self._variable_names
+        )
         if n_complete < 1:
             raise SourceError(
                 f"{self.path}: frame 0 is truncated: the header says {n_frames} frames of "
@@ -512,7 +516,7 @@ class NCDFLayout(NativeLayout):
         return n_complete, (LostBytes(str(self.path), n_complete, end, lost_nbytes),)
 
     def _scale(self, name: str) -> Any:
-        """Return the factor of a variable; None where there is none, or it is 1."""
+        """Return the ``scale_factor`` of a variable; None where there is none, or it is 1."""
         attributes = self._data.variables[name].attributes
         if (offset := attributes.get("add_offset", 0)) != 0:
             raise self._convention_error(f"{name} has an add_offset of {offset!r}", "none")
@@ -526,7 +530,7 @@ class NCDFLayout(NativeLayout):
     def _read_properties(self, n_frames: int, n_atoms: int) -> TrajectoryInfo:
         data = self._data
         dt_ps = float(self.options.get("dt") or 1.0)
-        if "time" in self._names and n_frames > 1:
+        if "time" in self._variable_names and n_frames > 1:
             # The difference is taken before scaling, in the precision of the file.
             first, second = data.read(0, 2, {"time": (0, 0)})["time"]
             dt_ps = float((second - first) * (self._scales["time"] or 1))
@@ -536,7 +540,7 @@ class NCDFLayout(NativeLayout):
         with suppress(SourceError):  # only reading this frame raises; the others may be whole
             self._read_into(0, 1, NO_ATOMS, first)
         last_ps = first.time[0] + dt_ps * (n_frames - 1)
-        if "time" in self._names:
+        if "time" in self._variable_names:
             last = data.read(n_frames - 1, n_frames, {"time": (0, 0)})
             if not self._is_unwritten("time", last["time"]).any():
                 last_ps = self._times(last)[0]
@@ -550,8 +554,8 @@ class NCDFLayout(NativeLayout):
             dt_ps=dt_ps,
             time_first_ps=float(first.time[0]),
             time_last_ps=float(last_ps),
-            has_velocities="velocities" in self._names,
-            has_forces="forces" in self._names,
+            has_velocities="velocities" in self._variable_names,
+            has_forces="forces" in self._variable_names,
             has_box=bool(first.box.any()),
             sparse=tuple(sorted(self._sparse)),
             chunk_frames=chunks[0] if chunks else None,
@@ -566,7 +570,7 @@ class NCDFLayout(NativeLayout):
         notes = made_up_notes(
             "the file, whose times are all equal," if self._times_are_equal else "the file",
             self.options,
-            times=None if "time" in self._names else "frames",
+            times=None if "time" in self._variable_names else "frames",
             lengths="coordinates" in without_units,
             fields=[name for name in ("velocities", "forces") if name in without_units],
         )
@@ -574,7 +578,7 @@ class NCDFLayout(NativeLayout):
         composed = [
             f"the file names no unit of {name}: assumed to be {self._units[name]}"
             for name in ("velocities", "forces")
-            if name in self._names - {*without_units}
+            if name in self._variable_names - {*without_units}
             and self._units[name] != self._named_unit(name)
         ]
         return (*notes, *times, *composed)
@@ -588,7 +592,7 @@ class NCDFLayout(NativeLayout):
     def _read_into(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
     ) -> None:
-        bounds_by_name = {name: (0, 3) for name in ("time", *CELL) if name in self._names}
+        bounds_by_name = {name: (0, 3) for name in ("time", *CELL) if name in self._variable_names}
         fields = {} if block.n_atoms == 0 else {VARIABLES[name]: name for name in block.present()}
         if atoms is not None and atoms.size:
             low, high = int(atoms.min()), int(atoms.max()) + 1
@@ -627,9 +631,9 @@ class NCDFLayout(NativeLayout):
         block.box[...] = 0
         if set(CELL) <= set(arrays):
             with np.errstate(over="ignore", invalid="ignore"):
-                for name, columns in zip(CELL, (block.box[:, :3], block.box[:, 3:]), strict=True):
-                    columns[...] = self._scaled(arrays, name)
-                    columns *= np.float32(self._factors[name] or 1)
+                for name, target in zip(CELL, (block.box[:, :3], block.box[:, 3:]), strict=True):
+                    target[...] = self._scaled(arrays, name)
+                    target *= np.float32(self._factors[name] or 1)
             block.box[(block.box[:, :3] == 0).all(axis=1)] = 0
 
     def _times(self, arrays: dict[str, NDArray[Any]]) -> NDArray[np.float64]:

@@ -176,7 +176,7 @@ def test_atoms_that_are_moved_are_packed_as_suits_them(solvated, tmp_path, lies_
     plan = plan_of(solvated, tmp_path, pbc="atom", force=True)
     assert plan.compression is None and plan.precision is None
     (note,) = (note for note in plan.notes if note.startswith("compression: "))
-    assert "floats in full are stored, which are 3.5 times as large; --precision 0.01" in note
+    assert "unrounded floats are stored, which are 3.5 times as large; --precision 0.01" in note
     for asked in ({"precision": "none"}, {"compression": "zstd"}, {"precision": 0.01}):
         plan = plan_of(solvated, tmp_path, pbc="atom", force=True, **asked)
         assert not any("atoms are moved" in note for note in plan.notes)
