@@ -4,6 +4,8 @@ BIN := .venv/bin
 NATIVE := $(wildcard mdio/native/*/*.cpp mdio/native/*/*.h)
 # Tests wait for disks, servers and ranks: one more than there are cores keeps these busy.
 WORKERS ?= 3
+# A file's tests run on one of them, so that what they share is made once; in the order of collection.
+PYTEST := -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: install mpi mpi-where-possible web-where-possible store-where-possible \
 	packages-where-possible wasm-where-possible demo docs test explore coverage check types format peers cluster fuzz \
@@ -67,17 +69,17 @@ docs: .venv/installed
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build
 
 test: install packages-where-possible wasm-where-possible
-	$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
+	$(BIN)/python $(PYTEST) $(PYTEST_ARGS)
 
 # Tests of random examples with new ones, which `make test` has not. What fails becomes an @example.
 explore: .venv/installed
-	$(BIN)/python -m pytest -n $(WORKERS) -m hypothesis --hypothesis-profile=explore $(PYTEST_ARGS)
+	$(BIN)/python $(PYTEST) -m hypothesis --hypothesis-profile=explore $(PYTEST_ARGS)
 
 # What of the product the tests run, and that it is no less than the floor in pyproject.toml, which
 # some tests alone (PYTEST_ARGS) do not reach. All folders are named: a file that no test imports
 # would else not count.
 coverage: install
-	$(BIN)/python -m pytest -n $(WORKERS) --cov=mdio --cov=converters --cov=layouts --cov=readers \
+	$(BIN)/python $(PYTEST) --cov=mdio --cov=converters --cov=layouts --cov=readers \
 		--cov-report=term:skip-covered $(if $(PYTEST_ARGS),--cov-fail-under=0) $(PYTEST_ARGS)
 
 check: .venv/installed types

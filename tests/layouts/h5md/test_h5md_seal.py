@@ -9,7 +9,7 @@ from suites.h5md_cases import make_block, new_writer
 
 from mdio.core.errors import CorruptLayoutError
 from mdio.core.files.reading import OpenFile
-from mdio.layouts.h5md.disk import _ranges_with_writes, check_seal
+from mdio.layouts.h5md.disk import _has_writes, check_seal
 from mdio.testing.blocks import store_piece
 
 
@@ -27,7 +27,7 @@ from mdio.testing.blocks import store_piece
     ],
 )
 def test_what_was_reached(written, expected):
-    assert _ranges_with_writes([(0, 10), (20, 30), (40, 50)], written) == expected
+    assert _has_writes([(0, 10), (20, 30), (40, 50)], written) == expected
 
 
 @pytest.fixture
