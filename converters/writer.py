@@ -39,7 +39,7 @@ from mdio.core.errors import OutputError, PlanError
 from mdio.core.files.locks import concurrent_change_error
 from mdio.core.files.publish import link_target, recover
 from mdio.core.files.store import require_disk, store_at, to_path
-from mdio.core.frames import FrameBlock, TrajectoryInfo, is_masked
+from mdio.core.frames import AtomIndices, FrameBlock, TrajectoryInfo, is_masked
 from mdio.core.options import takes_options
 from mdio.core.topology import Topology
 from mdio.core.words import number_text, plural
@@ -83,6 +83,21 @@ def _check_number(name: str, value: Any, types: Any, minimum: float, expected: s
     is_number = isinstance(value, types) and not isinstance(value, bool)
     if not (is_number and minimum <= value < np.inf):
         raise PlanError(f"{name}={value!r}; give {expected}")
+
+
+class _PlannedFrames(MemoryLayout):
+    """What an output of unknown length is planned for: its first frame, `PLANNED_NBYTES` of it."""
+
+    def _open(self) -> TrajectoryInfo:
+        info, n_frames = super()._open(), 2 + PLANNED_NBYTES // (12 * self.block.n_atoms)
+        last_ps, nbytes = float(n_frames - 1), n_frames * self.block.nbytes
+        return info.replace(n_frames=n_frames, time_last_ps=last_ps, nbytes=nbytes)
+
+    def _read_into(
+        self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock
+    ) -> None:
+        frames = self.block.frames(np.zeros(stop - start, np.int64))
+        block.assign(frames if atoms is None else frames.take(atoms))
 
 
 class _Output:
@@ -642,20 +657,19 @@ class Writer:
                     [name for name in self._stores_field if self._stores_field[name]]
                 )
         if self._growing.uuid is None:
-            n_frames = 2 + PLANNED_NBYTES // (12 * n_atoms)
-            first_frames = {"positions": block.positions, "box": block.box}
-            first_frames |= {
-                name: block.positions for name in self._stores_field if self._stores_field[name]
-            }
-            repeated_block = FrameBlock(
-                time=np.arange(n_frames, dtype=float),
-                step=np.arange(n_frames),
+            first_frame = FrameBlock(
+                positions=block.positions[:1],
+                box=block.box[:1],
+                time=np.zeros(1),
+                step=np.zeros(1, np.int64),
                 **{
-                    name: np.broadcast_to(array[:1], (n_frames, *array.shape[1:]))
-                    for name, array in first_frames.items()
+                    name: block.positions[:1]
+                    for name, stored in self._stores_field.items()
+                    if stored
                 },
             )
-            with self._in_memory(repeated_block, self._growing.out) as frames:
+            path = self._growing.out
+            with _PlannedFrames(path, block=first_frame, atoms=self._topology) as frames:
                 plan = self._growing.plan(frames).plan
                 final_plan = plan if self._final is None else self._final.plan(frames).plan
             self._growing.shard_frames = (

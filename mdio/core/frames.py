@@ -393,7 +393,7 @@ class TrajectoryInfo:
     @classmethod
     def of_block(cls, block: FrameBlock, layout: str, path: str, **values: Any) -> TrajectoryInfo:
         """Return the information on a trajectory of the frames of a block, one at least."""
-        times = block.time.tolist()
+        times = block.time[[0, min(1, block.n_frames - 1), -1]].tolist()
         has_fields = {f"has_{name}": getattr(block, name) is not None for name in FIELDS[1:]}
         return cls(
             layout=layout,
@@ -402,7 +402,7 @@ class TrajectoryInfo:
             n_atoms=block.n_atoms,
             dt_ps=times[1] - times[0] if block.n_frames > 1 else 1.0,
             time_first_ps=times[0],
-            time_last_ps=times[-1],
+            time_last_ps=times[2],
             has_box=bool(block.box[0].any()),
             **(has_fields | values),
         )

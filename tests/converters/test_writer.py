@@ -122,6 +122,16 @@ def test_memory_holds_two_shards(tmp_path):
     assert most < 3.5 * shard_nbytes  # and what encodes one of them
 
 
+def test_frames_of_one_atom_are_planned_without_making_them(tmp_path):
+    tracemalloc.start()
+    with mdio.Writer(tmp_path / "a.zarr") as writer:
+        writer.write_block(frames_of(0, 1, n_atoms=1))
+        shard_nbytes = sum(array.nbytes for array in writer._block.arrays().values())
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 2 * shard_nbytes
+
+
 SIMULATION = """
 import sys, numpy as np, mdio
 sys.path.insert(0, {tests!r})
