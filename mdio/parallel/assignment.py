@@ -30,36 +30,28 @@ from mdio.layouts.base import cache_notes
 from mdio.layouts.caching import cached_reads
 from mdio.layouts.registry import open_layout
 
-Words = NDArray[np.uint64]
-"""Bits of 64 units each."""
+Hashes = NDArray[np.uint64]
 
-EXACT_UNITS = 1 << 20
-"""Up to this many units, loads are balanced exactly; beyond, statistically."""
+UNITS_AT_ONCE = 1 << 20
+"""Units, a multiple of 8, that are assigned at a time, each such part evenly by itself."""
 MAX_HOLDER_SETS = 2048
 """Up to this many different sets of nodes that hold a unit, each set is balanced by itself."""
 MAX_WEIGHTS = 1 << 22
 """Weights (nodes times units) computed at a time."""
-MAX_BLOCKS = 1 << 19
-"""Very many units are cut into 2**18 to this many blocks. Nodes are sorted once for each block, so
-that this takes the same time however many units there are."""
-CHUNK_WORDS = 1 << 18
-"""Words of all nodes that are assigned at a time: they fit into a CPU's cache."""
-PIECE_NBYTES = 32 << 20
-"""Bytes of a bitmap that ranks exchange at a time."""
 SPLITMIX_CONSTANTS = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 """Constants of SplitMix64 (Steele, Lea, Flood 2014)."""
 
 
-def _weights(numbers: NDArray[np.int64], names: Sequence[str]) -> Words:
+def _weights(numbers: NDArray[np.int64], names: Sequence[str]) -> Hashes:
     return _hash(numbers, _seeds(names)[:, None])
 
 
-def _seeds(names: Sequence[str]) -> Words:
+def _seeds(names: Sequence[str]) -> Hashes:
     digests = [hashlib.sha256(name.encode()).digest() for name in names]
     return np.array([int.from_bytes(digest[:8], "little") for digest in digests], np.uint64)
 
 
-def _hash(numbers: NDArray[np.int64], seeds: Words) -> Words:
+def _hash(numbers: NDArray[np.int64], seeds: Hashes) -> Hashes:
     x = numbers.astype(np.uint64) * np.uint64(SPLITMIX_CONSTANTS[0]) + seeds
     x = (x ^ (x >> np.uint64(30))) * np.uint64(SPLITMIX_CONSTANTS[1])
     x = (x ^ (x >> np.uint64(27))) * np.uint64(SPLITMIX_CONSTANTS[2])
@@ -170,36 +162,6 @@ def assign(
     return np.asarray(owners)
 
 
-def words_in_block(n_units: int) -> int:
-    """Return the number of words of 64 units that share one order of nodes."""
-    return 1 << max(0, -(-n_units // (64 * MAX_BLOCKS)) - 1).bit_length()
-
-
-def assign_words(cached: Words, names: Sequence[str], block_words: int, first: int = 0) -> Words:
-    """Assign very many units, 64 with each operation.
-
-    `cached`, (N, W) uint64: of each node, a bit for each unit that it has; whole blocks of
-    `block_words`. Overwritten and returned with a bit for each unit that the node reads; every bit
-    is set for exactly one. `first`: number of the first block of these words.
-    """
-    n_nodes, n_words = cached.shape
-    rows = cached.reshape(n_nodes, n_words // block_words, block_words)
-    step = max(1, CHUNK_WORDS // (n_nodes * block_words))
-    for begin in range(0, rows.shape[1], step):
-        chunk = rows[:, begin : begin + step]
-        block = np.arange(chunk.shape[1])
-        order = np.argsort(_weights(first + begin + block, names).T, axis=1)[:, ::-1]  # (blocks, N)
-        unassigned = np.full(chunk.shape[1:], ~np.uint64(0))
-        for node in order.T:
-            bits = chunk[node, block]
-            bits &= unassigned
-            unassigned ^= bits
-            chunk[node, block] = bits
-        for word in range(block_words):  # units that no node holds: words in turn
-            chunk[order[:, word % n_nodes], block, word] |= unassigned[:, word]
-    return cached
-
-
 def assign_together(
     cached: NDArray[np.uint8],
     n_units: int,
@@ -210,49 +172,24 @@ def assign_together(
 ) -> NDArray[np.uint8]:
     """Return the units that this node reads (collective over one rank of each node).
 
-    `cached`, (ceil(U / 8),) uint8: packed bits of the `n_units` units that this node has; may be
-    overwritten, since it may be large. `name`, `n_workers`: of this node. `numbers`: as for
-    `assign`.
+    `cached`, (ceil(U / 8),) uint8: packed bits of the `n_units` units that this node has. `name`,
+    `n_workers`: of this node. `numbers`: as for `assign`.
     Returns (ceil(U / 8),) uint8: packed bits.
     """
     names, workers = zip(*comm.allgather((name, n_workers)), strict=True)
     if len(set(names)) < len(names):
         names = tuple(f"{name}/{number}" for number, name in enumerate(names))
-    if n_units <= EXACT_UNITS:
-        all_cached = np.empty((comm.size, len(cached)), np.uint8)
-        comm.Allgather(cached, all_cached)
-        bits = np.unpackbits(all_cached, axis=1, count=n_units, bitorder="little").astype(bool)
-        is_own = assign(bits, names, workers, numbers) == comm.rank
-        return np.packbits(is_own, bitorder="little")
-    # Each rank assigns one run of each piece for all nodes, reusing its memory.
-    block_words = words_in_block(n_units)
-    n_blocks = -(-len(cached) // (8 * block_words))
-    for begin in range(0, n_blocks, step := max(comm.size, PIECE_NBYTES // (8 * block_words))):
-        piece = cached[8 * block_words * begin : 8 * block_words * (begin + step)]
-        _share_piece(piece, names, block_words, begin, comm)
-    if n_units % 8:
-        cached[-1] &= (1 << n_units % 8) - 1
-    return cached
-
-
-def _share_piece(
-    cached: NDArray[np.uint8], names: Sequence[str], block_words: int, first: int, comm: Any
-) -> None:
-    """Replace the packed bits of units that this node holds by those that it reads (collective)."""
-    from mpi4py import MPI
-
-    block_nbytes = 8 * block_words
-    edges = -(-len(cached) // block_nbytes) * np.arange(comm.size + 1) // comm.size
-    ends = np.minimum(edges * block_nbytes, len(cached))
-    counts, starts = np.diff(ends).tolist(), ends[:-1].tolist()
-    n_blocks = int(edges[comm.rank + 1] - edges[comm.rank])
-    words = np.zeros((comm.size, n_blocks * block_words), "<u8")
-    own_count = counts[comm.rank]
-    own_counts = [own_count] * comm.size
-    own_starts = [n_blocks * block_nbytes * rank for rank in range(comm.size)]
-    comm.Alltoallv([cached, counts, starts, MPI.BYTE], [words, own_counts, own_starts, MPI.BYTE])
-    assign_words(words, names, block_words, first + int(edges[comm.rank]))
-    comm.Alltoallv([words, own_counts, own_starts, MPI.BYTE], [cached, counts, starts, MPI.BYTE])
+    numbers = np.arange(n_units) if numbers is None else numbers
+    own_units = np.empty_like(cached)
+    for first in range(0, n_units, UNITS_AT_ONCE):
+        part_numbers = numbers[first : first + UNITS_AT_ONCE]
+        part_bytes = slice(first // 8, (first + UNITS_AT_ONCE) // 8)
+        bits = np.empty((comm.size, len(cached[part_bytes])), np.uint8)
+        comm.Allgather(cached[part_bytes], bits)
+        held = np.unpackbits(bits, axis=1, count=len(part_numbers), bitorder="little").view(bool)
+        is_own = assign(held, names, workers, part_numbers) == comm.rank
+        own_units[part_bytes] = np.packbits(is_own, bitorder="little")
+    return own_units
 
 
 @dataclass

@@ -6,49 +6,27 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mdio.parallel.assignment import (
-    MAX_BLOCKS,
-    assign,
-    assign_words,
-    preferred_node,
-    unit_keys,
-    words_in_block,
-)
+from mdio.parallel import assignment
+from mdio.parallel.assignment import assign, assign_together, preferred_node, unit_keys
 
 
 def names_of(n_nodes):
     return [f"node{number}" for number in range(n_nodes)]
 
 
-def unpacked(words, n_units):
-    return np.unpackbits(words.view(np.uint8), axis=1, bitorder="little", count=n_units).astype(
-        bool
-    )
-
-
 def check_case(rng):
-    """One random case of both ways to assign."""
+    """One random case."""
     n_nodes, n_units = int(rng.integers(1, 12)), int(rng.integers(1, 200))
     held = rng.random((n_nodes, n_units)) < rng.random((n_nodes, 1)) * rng.random()
     held[:, rng.random(n_units) < rng.random()] = False
     names = [f"{name}-{rng.integers(1000)}" for name in names_of(n_nodes)]
     workers = rng.integers(1, 9, n_nodes)
     owners = assign(held, names, workers)
-    packed = np.packbits(held, axis=1, bitorder="little")
-    words = np.pad(packed, ((0, 0), (0, 64 - packed.shape[1]))).view("<u8")
-    mine = assign_words(words, names, int(rng.choice([1, 2, 8])), int(rng.integers(99)))
-    total = np.zeros(mine.shape[1], np.uint64)
-    for one in mine:
-        assert not (total & one).any()
-        total |= one
-    assert (total == ~np.uint64(0)).all()
-    of_words = unpacked(mine, n_units)
-    for chosen in (owners, of_words.argmax(axis=0)):
-        assert chosen.shape == (n_units,)
-        assert chosen.min() >= 0
-        assert chosen.max() < n_nodes
-        there = held.any(axis=0)
-        assert held[chosen[there], np.flatnonzero(there)].all()
+    assert owners.shape == (n_units,)
+    assert owners.min() >= 0
+    assert owners.max() < n_nodes
+    there = held.any(axis=0)
+    assert held[owners[there], np.flatnonzero(there)].all()
 
 
 @given(st.integers(0, 2**32))
@@ -104,22 +82,31 @@ def test_rendezvous_hashing():
     assert len(set(small)) == 4
 
 
-def test_very_many_units_are_about_even():
-    words = np.zeros((10, 8 * 2000), np.uint64)
-    for held in (words, ~words):
-        for block_words, most in ((8, 1.25), (1, 1.1)):
-            mine = assign_words(held.copy(), names_of(10), block_words)
-            counts = np.bitwise_count(mine).sum(axis=1)
-            assert counts.sum() == 64 * 8 * 2000
-            assert counts.max() < most * counts.mean()
+class Node:
+    """A communicator of one rank for each node, of which this is one: it gets what all sent."""
+
+    def __init__(self, rank, cached):
+        self.rank, self.size, self.cached, self.n_received = rank, len(cached), cached, 0
+
+    def allgather(self, _):
+        return [(f"node{rank}", 1) for rank in range(self.size)]
+
+    def Allgather(self, sent, received):
+        part = slice(self.n_received, self.n_received + len(sent))
+        self.n_received += len(sent)
+        assert (self.cached[self.rank, part] == sent).all()
+        received[:] = self.cached[:, part]
 
 
-def test_blocks_of_units_are_many_but_not_too_many():
-    for n_units in (1, 64 * MAX_BLOCKS, 64 * MAX_BLOCKS + 1, 10**9, 10**12):
-        words = words_in_block(n_units)
-        n_blocks = -(-n_units // (64 * words))
-        assert n_blocks <= MAX_BLOCKS
-        assert words == 1 or n_blocks > MAX_BLOCKS // 2
+def test_many_units_are_assigned_in_parts_each_evenly(monkeypatch):
+    monkeypatch.setattr(assignment, "UNITS_AT_ONCE", 800)
+    for held in (np.zeros((7, 2003), bool), np.ones((7, 2003), bool)):
+        cached = np.packbits(held, axis=1, bitorder="little")
+        parts = [assign_together(cached[n], 2003, f"node{n}", 1, Node(n, cached)) for n in range(7)]
+        reads = np.unpackbits(np.stack(parts), axis=1, count=2003, bitorder="little")
+        assert (reads.sum(axis=0) == 1).all()
+        counts = reads.sum(axis=1)
+        assert counts.max() - counts.min() <= 3  # of three parts
 
 
 if __name__ == "__main__":

@@ -98,8 +98,7 @@ def passes(executor, path):
 
 def check_very_many_units():
     """As if a million were few: each unit is read once, by a node that has it, if one does."""
-    usual = assignment.EXACT_UNITS, assignment.PIECE_NBYTES
-    assignment.EXACT_UNITS, assignment.PIECE_NBYTES = 10, 100
+    usual, assignment.UNITS_AT_ONCE = assignment.UNITS_AT_ONCE, 40
     try:
         for n_units in (11, 64, 5003):
             held = np.random.default_rng(RANK).random(n_units) < 0.4
@@ -112,7 +111,7 @@ def check_very_many_units():
             reads = every[:, :n_units].astype(bool)
             assert ((reads & there).any(axis=0) == there.any(axis=0)).all()
     finally:
-        assignment.EXACT_UNITS, assignment.PIECE_NBYTES = usual
+        assignment.UNITS_AT_ONCE = usual
 
 
 def frames_of_ranks(found):
