@@ -11,12 +11,12 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # at run time it would bring importlib.resources, tempfile and random
     from importlib.abc import Loader, MetaPathFinder
 else:
-    Loader = MetaPathFinder = object
+    MetaPathFinder = object
 
 
 def when_imported(module: str, action: Callable[[], object]) -> None:
@@ -44,33 +44,19 @@ class _Watcher(MetaPathFinder):
             spec = finder.find_spec(name, path, target)
             if spec is not None:
                 if spec.loader is not None:
-                    spec.loader = _WatchedLoader(spec.loader, self)
+                    self._watch(spec.loader)
                 return spec
         return None
 
-    def stop_and_call(self) -> None:
-        """Stop watching imports, and call the action."""
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)
-            self.action()
+    def _watch(self, loader: Loader) -> None:
+        """Have `loader` call the action when it has loaded the module."""
+        load = loader.exec_module
 
+        def exec_module(module: ModuleType) -> None:
+            vars(loader).pop("exec_module", None)  # the method of its class again
+            load(module)
+            if self in sys.meta_path:
+                sys.meta_path.remove(self)
+                self.action()
 
-class _WatchedLoader(Loader):
-    """Wraps the loader of the module, and notifies the watcher when that is loaded."""
-
-    def __init__(self, loader: Loader, watcher: _Watcher) -> None:
-        self.loader = loader
-        self.watcher = watcher
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.loader, name)
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self.loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        assert module.__spec__ is not None
-        module.__spec__.loader = self.loader
-        module.__loader__ = self.loader
-        self.loader.exec_module(module)
-        self.watcher.stop_and_call()
+        loader.exec_module = exec_module  # type: ignore[method-assign]
