@@ -83,7 +83,7 @@ class RMSD(Kernel):
             superpose=superpose,
             repeat=self.repeat,
         )
-        return Prepared(function, atoms, labels=("rmsd_angstrom",), fills=True)
+        return Prepared(function, atoms, labels=("rmsd_angstrom",))
 
 
 def rmsd_of_block(
@@ -92,11 +92,10 @@ def rmsd_of_block(
     weights: NDArray[np.float64] | None,
     superpose: bool,
     repeat: int,
-    out: NDArray[np.float64] | None = None,
 ) -> NDArray[np.float64]:
     """Return the RMSD of each frame of a block that has just the reference's atoms."""
     for _ in range(repeat):
-        values = kernels.rmsd(block.positions, reference, weights, superpose, out)
+        values = kernels.rmsd(block.positions, reference, weights, superpose)
     return values
 
 
