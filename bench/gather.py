@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Sequence
 from os import PathLike
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from measuring import run_bench, sizes
@@ -27,7 +27,7 @@ from mdio.cli.workers import comm_world, raise_on_root_alone
 from mdio.core.errors import BlockError
 from mdio.core.words import human_nbytes, plural
 from mdio.parallel import GATHERS
-from mdio.parallel.gather import GlobalArray, gather_rows
+from mdio.parallel.gather import PART_UNIT_NBYTES, RowType, gather_rows
 
 KEPT = "kept array"
 WAYS = (*GATHERS, KEPT)
@@ -38,6 +38,45 @@ ROW_VALUES = 2
 """The papers' row: time and RMSD."""
 ALIKE = 1.1
 """Up to this ratio, two ways count as equally good."""
+
+
+class KeptArray:
+    """An array with as many rows of each rank, made once and put into at each gather."""
+
+    def __init__(self, comm: Any, n_rows: int) -> None:
+        from mpi4py import MPI
+
+        self.comm, self.n_rows = comm, n_rows
+        self.row = RowType((ROW_VALUES,), np.float64)
+        nbytes = -(-self.row.nbytes * n_rows // PART_UNIT_NBYTES) * PART_UNIT_NBYTES
+        self.window = MPI.Win.Allocate(nbytes, self.row.nbytes, comm=comm)
+        self.window.Lock_all()
+
+    def gather(self, rows: Any) -> Any:
+        """Return the rows of all ranks on rank 0 (collective)."""
+        part = [0, self.n_rows, self.row.datatype]
+        self.window.Put(self.row.message(rows), self.comm.rank, part)
+        self.window.Flush_all()
+        self.window.Sync()
+        self.comm.Barrier()
+        self.window.Sync()
+        if self.comm.rank:
+            return None
+        whole = self.row.empty(self.n_rows * self.comm.size)
+        for rank, rows_of_rank in enumerate(np.split(whole, self.comm.size)):
+            self.window.Get(self.row.message(rows_of_rank), rank, part)
+        self.window.Flush_all()
+        return whole
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
+        """Free the memory (collective); after an error the others may never make these calls."""
+        if error_type is None:
+            self.window.Unlock_all()
+            self.window.Free()
+            self.row.free()
 
 
 def measure(comm: Any, sizes: Sequence[int], repeats: int) -> list[dict[str, Any]]:
@@ -54,12 +93,12 @@ def measure(comm: Any, sizes: Sequence[int], repeats: int) -> list[dict[str, Any
     for nbytes in sizes:
         n_rows = max(1, nbytes // (8 * ROW_VALUES))
         rows = np.full((n_rows, ROW_VALUES), float(comm.rank))
-        with GlobalArray(comm, n_rows * comm.size, (ROW_VALUES,)) as array:
+        with KeptArray(comm, n_rows) as array:
             for repeat, how in itertools.product(range(-1, repeats), WAYS):
                 comm.Barrier()
                 begun = time.perf_counter()
                 if how == KEPT:
-                    whole = _through(array, comm.rank, rows)
+                    whole = array.gather(rows)
                 else:
                     counts = [n_rows] * comm.size
                     whole = gather_rows(rows, comm, counts, how).rows  # type: ignore[arg-type]
@@ -78,12 +117,6 @@ def measure(comm: Any, sizes: Sequence[int], repeats: int) -> list[dict[str, Any
                         }
                     )
     return [record for record in records if record["repeat"] >= 0]
-
-
-def _through(array: GlobalArray, rank: int, rows: Any) -> Any:
-    array.put(rank * len(rows), rows)
-    array.sync()
-    return array.get(0, array.n_rows) if rank == 0 else None
 
 
 def _check(rows: Any, n_rows: int, n_ranks: int, how: str) -> None:

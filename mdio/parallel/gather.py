@@ -12,11 +12,12 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from mdio.core.timing import Stopwatch
 from mdio.parallel import GatherMode
 from mdio.parallel.sleeping import ROOT, Backoff
 
@@ -72,78 +73,6 @@ class RowType:
         self.datatype.Free()
 
 
-class GlobalArray:
-    """An array of rows, distributed over the ranks, that each rank can write and read.
-
-    Rank r keeps rows ``r * share`` to ``(r + 1) * share``. `create`, `sync` and `destroy` are
-    collective; `put` and `get` are not.
-
-    `comm` (mpi4py.MPI.Intracomm): ranks that hold the array. `n_rows`: of the whole array; may be
-    0. `row_shape`, `dtype`: of one row.
-    """
-
-    def __init__(
-        self,
-        comm: MPI.Intracomm,
-        n_rows: int,
-        row_shape: tuple[int, ...],
-        dtype: DTypeLike = np.float64,
-    ) -> None:
-        self.comm = comm
-        self.n_rows = n_rows
-        self.share = max(1, math.ceil(n_rows / comm.size))
-        self._row = RowType(row_shape, dtype)
-        # MPICH 4.0.2 lets the parts of ranks on one node overlap unless all are multiples of 16.
-        nbytes = math.ceil(self._row.nbytes * self.share / PART_UNIT_NBYTES) * PART_UNIT_NBYTES
-        self._window = _mpi().Win.Allocate(nbytes, self._row.nbytes, comm=comm)
-        self._window.Lock_all()
-
-    def _transfer(self, call: Callable[..., None], start: int, rows: NDArray[Any]) -> None:
-        """Put or get rows from row `start` on, those of each rank with one call."""
-        first, stop = start, start + len(rows)
-        if not 0 <= start <= stop <= self.n_rows:
-            raise IndexError(f"rows {start}:{stop} of an array of {self.n_rows}")
-        while first < stop:
-            target_rank = first // self.share
-            end = min(stop, (target_rank + 1) * self.share)
-            target = [first - target_rank * self.share, end - first, self._row.datatype]
-            call(self._row.message(rows[first - start : end - start]), target_rank, target)
-            first = end
-        self._window.Flush_all()
-
-    def put(self, start: int, rows: NDArray[Any]) -> None:
-        """Write `rows`, C-contiguous, from row `start` on; others may read them after `sync`."""
-        self._transfer(self._window.Put, start, rows)
-
-    def get(self, start: int, stop: int) -> NDArray[Any]:
-        """Return a copy of rows ``start:stop``."""
-        if not 0 <= start <= stop <= self.n_rows:
-            raise IndexError(f"rows {start}:{stop} of an array of {self.n_rows}")
-        out = self._row.empty(stop - start)
-        self._transfer(self._window.Get, start, out)
-        return out
-
-    def sync(self) -> None:
-        """Wait until every rank calls this; rows that were put before can be read afterwards."""
-        self._window.Flush_all()
-        self._window.Sync()
-        self.comm.Barrier()
-        self._window.Sync()
-
-    def destroy(self) -> None:
-        """Free the memory (collective)."""
-        self._window.Unlock_all()
-        self._window.Free()
-        self._row.free()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
-        if error_type is None:  # after an error the others may never make the collective call
-            self.destroy()
-
-
 def gather_rows(
     rows: NDArray[Any], comm: MPI.Intracomm, counts: list[int], mode: GatherMode = "blocking"
 ) -> Gathered:
@@ -152,18 +81,19 @@ def gather_rows(
     `rows`, (n, ...): this rank's rows, one a frame; n may differ from rank to rank and be 0, but
     dtype and the shape of a row may not. `comm` (mpi4py.MPI.Intracomm): the ranks. `counts`:
     numbers of rows of all ranks. `mode`: ``blocking`` (Gatherv), ``nonblocking`` (each rank sends
-    when it is ready, rank 0 receives from all at once) or ``one-sided`` (a `GlobalArray`; every
-    rank puts, rank 0 gets).
+    when it is ready, rank 0 receives from all at once) or ``one-sided`` (every rank puts its rows
+    into an array that is distributed over all, rank 0 gets them).
     """
     began_s = time.perf_counter()
     rows = np.ascontiguousarray(rows)
+    row, put_s, get_s = RowType(rows.shape[1:], rows.dtype), 0.0, 0.0
     if mode == "one-sided":
-        return _gather_one_sided(rows, comm, counts, began_s)
-    row = RowType(rows.shape[1:], rows.dtype)
-    gather = _gather_blocking if mode == "blocking" else _gather_nonblocking
-    gathered = gather(rows, comm, counts, row)
+        gathered, put_s, get_s = _gather_one_sided(rows, comm, counts, row)
+    else:
+        gather = _gather_blocking if mode == "blocking" else _gather_nonblocking
+        gathered = gather(rows, comm, counts, row)
     row.free()
-    return Gathered(gathered, time.perf_counter() - began_s)
+    return Gathered(gathered, time.perf_counter() - began_s, put_s, get_s)
 
 
 def _gather_blocking(
@@ -203,14 +133,39 @@ def _gather_nonblocking(
 
 
 def _gather_one_sided(
-    rows: NDArray[Any], comm: MPI.Intracomm, counts: list[int], began_s: float
-) -> Gathered:
-    gathered = None
-    with GlobalArray(comm, sum(counts), rows.shape[1:], rows.dtype) as array:
-        array.put(sum(counts[: comm.rank]), rows)
-        array.sync()
-        put_s = time.perf_counter() - began_s
-        if comm.rank == ROOT:
-            gathered = array.get(0, array.n_rows)
-        get_s = time.perf_counter() - began_s - put_s
-    return Gathered(gathered, time.perf_counter() - began_s, put_s, get_s)
+    rows: NDArray[Any], comm: MPI.Intracomm, counts: list[int], row: RowType
+) -> tuple[NDArray[Any] | None, float, float]:
+    """Return the rows on rank 0, and the seconds of putting and of getting them.
+
+    Rank r keeps rows ``r * share`` to ``(r + 1) * share`` of the array.
+    """
+    watch, n_rows, gathered = Stopwatch(), sum(counts), None
+    share = max(1, math.ceil(n_rows / comm.size))
+    # MPICH 4.0.2 lets the parts of ranks on one node overlap unless all are multiples of 16.
+    nbytes = math.ceil(row.nbytes * share / PART_UNIT_NBYTES) * PART_UNIT_NBYTES
+    window = _mpi().Win.Allocate(nbytes, row.nbytes, comm=comm)
+    window.Lock_all()
+
+    def transfer(call: Callable[..., None], start: int, rows: NDArray[Any]) -> None:
+        """Put or get rows from row `start` on, those of each rank with one call."""
+        first, stop = start, start + len(rows)
+        while first < stop:
+            rank, offset = divmod(first, share)
+            end = min(stop, (rank + 1) * share)
+            part = row.message(rows[first - start : end - start])
+            call(part, rank, [offset, end - first, row.datatype])
+            first = end
+        window.Flush_all()
+
+    transfer(window.Put, sum(counts[: comm.rank]), rows)
+    window.Sync()
+    comm.Barrier()
+    window.Sync()
+    put_s = watch.lap()
+    if comm.rank == ROOT:
+        gathered = row.empty(n_rows)
+        transfer(window.Get, 0, gathered)
+    get_s = watch.lap()
+    window.Unlock_all()
+    window.Free()
+    return gathered, put_s, get_s

@@ -5,7 +5,7 @@ from mpi4py import MPI
 from parallel.all_checks import run_all
 
 from mdio.parallel import GATHERS
-from mdio.parallel.gather import GlobalArray, gather_rows
+from mdio.parallel.gather import gather_rows
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
@@ -60,27 +60,6 @@ def check_strided_rows():
     for how in GATHERS:
         got = gather_rows(mine, COMM, [4] * SIZE, how)
         assert RANK != 0 or np.array_equal(got.rows, expected)
-
-
-def check_global_array():
-    n_rows = 5 * SIZE + 3
-    whole = np.arange(2.0 * n_rows).reshape(n_rows, 2)
-    with GlobalArray(COMM, n_rows, (2,)) as array:
-        # each rank writes what mostly lies on another
-        target = (RANK + 1) % SIZE
-        start, stop = target * n_rows // SIZE, (target + 1) * n_rows // SIZE
-        array.put(start, whole[start:stop])
-        array.sync()
-        assert np.array_equal(array.get(0, n_rows), whole)
-        assert np.array_equal(array.get(3, n_rows - 1), whole[3:-1])
-        assert array.get(2, 2).shape == (0, 2)
-        for bad in ((-1, 2), (0, n_rows + 1), (3, 2)):
-            try:
-                array.get(*bad)
-            except IndexError:
-                continue
-            raise AssertionError(f"gave rows {bad}")
-        array.sync()
 
 
 def check_only_a_part_of_the_ranks():
