@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from mdio.converters.options import ConvertResult, Progress
 from mdio.converters.periodic import count_all_crossings
-from mdio.converters.strategies import resuming, write_tasks
+from mdio.converters.strategies import resuming
 from mdio.converters.strategies.job import Job, file_has
 from mdio.converters.strategies.resuming import find_complete_output
 from mdio.converters.strategies.write_tasks import (
@@ -27,7 +27,7 @@ from mdio.converters.strategies.write_tasks import (
     describe_task,
     order_for_concurrent_files,
 )
-from mdio.core.errors import OutputError, PlanError
+from mdio.core.errors import MdioError, OutputError, PlanError
 from mdio.core.files.fingerprint import SourceStates
 from mdio.core.files.index import index_paths
 from mdio.core.files.journal import (
@@ -56,6 +56,9 @@ from mdio.layouts.views import KEEP_ALL
 from mdio.layouts.views.view import ViewLayout
 from mdio.layouts.writer import LayoutWriter, OutputMeta, PieceRecord, add_not_finite
 from mdio.parallel.executors import Executor, results_of
+
+MAX_COMMIT_DELAY_S = 0.25
+"""Longest time for which stored pieces wait to be committed; a kill loses these."""
 
 
 class Conversion:
@@ -376,20 +379,35 @@ class Conversion:
             self._pieces(worker), writer.plan.segment_frames, executor.n_workers
         )
 
-        def commit(record: PieceRecord) -> None:
-            self._commit(writer, record, progress)
-            self._record(writer, record)
+        uncommitted: list[PieceRecord] = []
+        """Pieces that may not be in their files yet."""
+        next_commit_s = time.monotonic() + MAX_COMMIT_DELAY_S
 
-        results = results_of(executor, worker, pieces, describe_task, **rank_options)
-        with write_tasks.CommitQueue(
-            writer, commit, overlaps_writes=worker.overlaps_writes
-        ) as queue:
-            for _, (record, items) in results:
+        def commit_all() -> None:
+            nonlocal next_commit_s
+            writer.drain()
+            while uncommitted:
+                record = uncommitted.pop(0)
+                self._commit(writer, record, progress)
+                self._record(writer, record)
+            next_commit_s = time.monotonic() + MAX_COMMIT_DELAY_S
+
+        try:
+            for _, (record, items) in results_of(
+                executor, worker, pieces, describe_task, **rank_options
+            ):
                 raise_received_signal()
                 for item in items:
                     writer.store(item)
-                queue.add(record)
+                uncommitted.append(record)
                 nbytes += record.nbytes
+                if not worker.overlaps_writes or time.monotonic() >= next_commit_s:
+                    commit_all()
+        except BaseException:
+            with suppress(MdioError):  # which must not replace the one that is being raised
+                commit_all()
+            raise
+        commit_all()
         return nbytes
 
     def _record(self, writer: LayoutWriter, record: PieceRecord) -> None:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import pickle
-import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from itertools import accumulate
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
-from mdio.core.errors import CorruptLayoutError, MdioError
+from mdio.core.errors import CorruptLayoutError
 from mdio.core.frames import FrameBlock
 from mdio.core.words import frames_text
 from mdio.layouts.backend import read_encoded_chunks
@@ -21,9 +20,6 @@ from mdio.layouts.registry import open_layout
 from mdio.layouts.writer import EncodedChunk, LayoutWriter, NotFinite, PieceRecord, add_not_finite
 
 Piece = tuple[int, int]
-
-MAX_COMMIT_DELAY_S = 0.25
-"""Longest time for which stored pieces wait to be committed; a kill loses these."""
 
 FILES_PER_WORKER = 4
 """Segments that are written at the same time: a worker that is slower than the others should have
@@ -174,39 +170,3 @@ class WriteTaskWorker:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_buffer": None, "_is_prefetched": False, "overlaps_writes": False}
-
-
-class CommitQueue:
-    """Stored pieces, which are committed once they are in their files; a context manager.
-
-    `overlaps_writes`: whether the writer is drained only from time to time, and not for each piece.
-    """
-
-    def __init__(
-        self, writer: LayoutWriter, commit: Callable[[PieceRecord], None], *, overlaps_writes: bool
-    ) -> None:
-        self._writer = writer
-        self._overlaps_writes = overlaps_writes
-        self._commit = commit
-        self._uncommitted: list[PieceRecord] = []
-        self._committed_s = time.monotonic()
-
-    def add(self, record: PieceRecord) -> None:
-        """Take the record of a piece; raises OutputError: it or an earlier one is not stored."""
-        self._uncommitted.append(record)
-        if not self._overlaps_writes or time.monotonic() >= self._committed_s + MAX_COMMIT_DELAY_S:
-            self._commit_all()
-
-    def _commit_all(self) -> None:
-        self._writer.drain()
-        while self._uncommitted:
-            self._commit(self._uncommitted.pop(0))
-        self._committed_s = time.monotonic()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
-        # A second error must not replace the one that is being raised.
-        with suppress(MdioError) if error_type is not None else nullcontext():
-            self._commit_all()

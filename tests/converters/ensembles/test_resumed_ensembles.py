@@ -43,8 +43,8 @@ def ended(self, writer, record):
 
 Conversion._record = ended
 from mdio.cli.main import main
-from mdio.converters.strategies import write_tasks
-write_tasks.MAX_COMMIT_DELAY_S = 0.0  # each piece is noted
+from mdio.converters.strategies import conversion
+conversion.MAX_COMMIT_DELAY_S = 0.0  # each piece is noted
 words = ["convert", "--ensemble", "a.xtc", "b.xtc", "c.xtc", sys.argv[1], "-s", sys.argv[3]]
 sys.exit(main([*words, "--resume", "--chunk-frames", "5"]))
 """

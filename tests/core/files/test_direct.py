@@ -16,7 +16,7 @@ from suites.outputs import as_options, contents
 import mdio
 from mdio.cli.main import main
 from mdio.converters import storage
-from mdio.converters.strategies import resuming, write_tasks
+from mdio.converters.strategies import conversion, resuming
 from mdio.converters.strategies.conversion import Conversion
 from mdio.core.errors import OutputError, PlanError
 from mdio.core.files import writing
@@ -320,7 +320,7 @@ def test_what_is_told_of_is_in_its_files(adk, tmp_path, monkeypatch, small, name
     monkeypatch.setattr(os, "pwritev", late)
     monkeypatch.setattr(Conversion, "_record", keep_writer)
     monkeypatch.setattr(resuming, "journal_record", look)
-    monkeypatch.setattr(write_tasks, "MAX_COMMIT_DELAY_S", 0.03)
+    monkeypatch.setattr(conversion, "MAX_COMMIT_DELAY_S", 0.03)
     monkeypatch.setattr(plan, "MIN_PIECE_NBYTES", 1 << 20)
     monkeypatch.setattr(encoder, "PIECE_NBYTES", 1 << 20)
     mdio.convert(adk["xtc"], tmp_path / name, direct="on", workers=workers, **as_options(options))
