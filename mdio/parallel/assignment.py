@@ -42,10 +42,6 @@ SPLITMIX_CONSTANTS = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 """Constants of SplitMix64 (Steele, Lea, Flood 2014)."""
 
 
-def _weights(numbers: NDArray[np.int64], names: Sequence[str]) -> Hashes:
-    return _hash(numbers, _seeds(names)[:, None])
-
-
 def _seeds(names: Sequence[str]) -> Hashes:
     digests = [hashlib.sha256(name.encode()).digest() for name in names]
     return np.array([int.from_bytes(digest[:8], "little") for digest in digests], np.uint64)
@@ -67,14 +63,20 @@ def unit_keys(name: str, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
     return numbers + (int.from_bytes(digest[:8], "little") >> 2)
 
 
-def preferred_node(numbers: NDArray[np.int64], names: Sequence[str]) -> NDArray[np.int64]:
+def preferred_node(
+    numbers: NDArray[np.int64], names: Sequence[str], cached: NDArray[np.bool_] | None = None
+) -> NDArray[np.int64]:
     """Return the node that each unit prefers: that of the largest weight (rendezvous hashing).
 
     `numbers`, (n,) int64: of `unit_keys`. `names`: of the nodes; their order does not matter.
+    `cached`, (N, n) bool: which node has which unit; if given, one of those that have it.
     """
     nodes = np.empty(len(numbers), np.int64)
     for units in _unit_runs(len(numbers), len(names)):
-        nodes[units] = _weights(numbers[units], names).argmax(axis=0)
+        weights = _hash(numbers[units], _seeds(names)[:, None])
+        if cached is not None:
+            weights[~cached[:, units]] = 0
+        nodes[units] = weights.argmax(axis=0)
     return nodes
 
 
@@ -83,21 +85,6 @@ def _unit_runs(n_units: int, n_nodes: int) -> Iterator[slice]:
     step = max(1, MAX_WEIGHTS // max(1, n_nodes))
     for begin in range(0, n_units, step):
         yield slice(begin, begin + step)
-
-
-def _preferred_holder(
-    cached: NDArray[np.bool_], numbers: NDArray[np.int64], names: Sequence[str]
-) -> NDArray[np.int64]:
-    """Return the preferred node among those that hold each unit; at least one holds it."""
-    owners = np.empty(len(numbers), np.int64)
-    seeds = _seeds(names)
-    for run in _unit_runs(len(numbers), len(names)):
-        units, nodes = np.nonzero(cached[:, run].T)
-        weights = _hash(numbers[run][units], seeds[nodes])
-        best = np.maximum.reduceat(weights, np.flatnonzero(np.diff(units, prepend=-1)))
-        is_best = weights == best[units]
-        owners[run][units[is_best]] = nodes[is_best]
-    return owners
 
 
 def _shares(loads: NDArray[np.int64], workers: NDArray[np.int64], n: int) -> NDArray[np.int64]:
@@ -137,7 +124,7 @@ def assign(
         keys[run] = _seeds(names) @ cached[:, shared[run]]
     _, first, set_of_unit = np.unique(keys, return_index=True, return_inverse=True)
     if len(first) > MAX_HOLDER_SETS:
-        owners[shared] = _preferred_holder(cached[:, shared], numbers[shared], names)
+        owners[shared] = preferred_node(numbers[shared], names, cached[:, shared])
         loads += np.bincount(owners[shared], minlength=n_nodes)
     else:
         for set_number in np.argsort(n_holders[shared[first]], kind="stable"):
