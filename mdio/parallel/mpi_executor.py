@@ -226,15 +226,11 @@ class MPIExecutor(Executor):
             state.send_stop()
             state.finish()
             raise
-        outcomes = state.finish()
-        failed = [(number, error) for number, error, _ in outcomes if error is not None]
-        if failed:
-            number, first_error = min(failed, key=lambda pair: pair[0])
-            if number == state.number and state.error is not None:
-                raise state.error
-            self._remote_error = first_error
-            raise first_error
-        if any(sent_stop for _, _, sent_stop in outcomes):
+        error, is_own, is_stopped = state.finish()
+        if error is not None:
+            self._remote_error = self._remote_error if is_own else error
+            raise error
+        if is_stopped:
             raise BlockError("rank 0 stopped before the work was done; its message says why")
         if to_all:
             all_results = bcast(self._comm, results if self._comm.rank == 0 else None)

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice
-from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -145,10 +144,11 @@ class ImapState:
         timeout = BlockError("rank 0 stopped, but others did not in time")
         abort(self.comm, self.error or self.exit_error or timeout)
 
-    def finish(self) -> list[tuple[int, BaseException | None, bool]]:
-        """End the run on all ranks together; return each rank's (number, error, sent STOP).
+    def finish(self) -> tuple[BaseException | None, bool, bool]:
+        """End the run on all ranks together.
 
-        An empty list if no rank has failed or sent STOP. Errors have their traceback as a note.
+        Returns the error of the first item that failed, if any, whether it is this rank's, and
+        whether any rank sent STOP.
         """
         if self.comm.rank == 0:
             self.wait_until(self._received_all)
@@ -156,15 +156,12 @@ class ImapState:
             self.send(DONE)
         self.wait_until(lambda: self._n_in_flight() == 0)
         if not any_of(self.comm, self.error is not None or self.sent_stop, self.wait_until):
-            return []
-        outcomes = allgather(self.comm, (self.number, self.sent_stop, *_sendable(self.error)))
-        for rank, (_, sent_stop, *_) in enumerate(outcomes):
-            if sent_stop and rank != self.comm.rank:
+            return None, False, False
+        error, is_own, sent_stop = _first_error(self.comm, self.number, self.error, self.sent_stop)
+        for rank in range(self.comm.size):
+            if sent_stop[rank] and rank != self.comm.rank:
                 self.comm.recv(source=rank, tag=STOP)
-        return [
-            (number, _with_traceback(error, traceback_text, rank), sent_stop)
-            for rank, (number, sent_stop, error, traceback_text) in enumerate(outcomes)
-        ]
+        return error, is_own, any(sent_stop)
 
     def _received_all(self) -> bool:
         for _ in self.received_results():
@@ -195,17 +192,27 @@ def abort(comm: Any, error: BaseException) -> NoReturn:
     raise error  # not reached: Abort does not return
 
 
-def _sendable(error: BaseException | None) -> tuple[BaseException | None, str]:
-    """Return an error as it is sent to other ranks, and its traceback, which is not pickled."""
+def _first_error(
+    comm: Any, number: int, error: BaseException | None, flag: bool
+) -> tuple[BaseException | None, bool, list[bool]]:
+    """Return the error with the lowest number of any rank, the same on all (collective).
+
+    Also whether it is this rank's own, and the `flag` of each rank. The error of another rank has
+    its traceback, which is not pickled, as a note.
+    """
     traceback_text = traceback.format_exception(error) if isinstance(error, Exception) else ()
-    return as_picklable(error), "".join(traceback_text)
-
-
-def _with_traceback(error: Any, traceback_text: str, rank: int) -> Any:
-    """Return the error of a rank with its traceback there as a note."""
-    if traceback_text:
-        error.add_note(f"On rank {rank}:\n{traceback_text}")
-    return error
+    outcomes = allgather(comm, (number, as_picklable(error), "".join(traceback_text), flag))
+    flags = [flag for *_, flag in outcomes]
+    ranks = [rank for rank, (_, error, *_) in enumerate(outcomes) if error is not None]
+    if not ranks:
+        return None, False, flags
+    rank = min(ranks, key=lambda rank: int(outcomes[rank][0]))
+    first_number, first_error, text, _ = outcomes[rank]
+    if error is not None and number == first_number:
+        return error, True, flags
+    if text:
+        first_error.add_note(f"On rank {rank}:\n{text}")
+    return first_error, False, flags
 
 
 GRACE_S = 5.0
@@ -239,23 +246,11 @@ class Agreement:
 
         if not any_of(self._comm, error is not None, wait):
             return
-        outcomes = allgather(self._comm, (number, must_end_program, *_sendable(error)))
-        first_number, rank, first_error, traceback_text = min(
-            (
-                (number, rank, error, traceback_text)
-                for rank, (number, _, error, traceback_text) in enumerate(outcomes)
-                if error is not None
-            ),
-            key=itemgetter(0, 1),
-        )
-        is_own = error is not None and number == first_number
-        if any(must_end for _, must_end, *_ in outcomes):
+        first_error, is_own, must_end = _first_error(self._comm, number, error, must_end_program)
+        assert first_error is not None
+        if any(must_end):
             self._end_program(first_error, is_own)
-        raise (
-            error
-            if error is not None and is_own
-            else _with_traceback(first_error, traceback_text, rank)
-        )
+        raise first_error
 
     def close(self) -> None:
         """Free the communicator (collective)."""
