@@ -21,7 +21,6 @@ from mdio.converters.opening import read_frame_keys, topology_for
 from mdio.converters.options import ConversionOptions, ConvertResult
 from mdio.converters.periodic import TransformedLayout
 from mdio.converters.selection import SelectedAtoms, check_not_truncated, open_with_topology
-from mdio.converters.storage import StripeRequest
 from mdio.converters.strategies.choice import choose_strategy
 from mdio.converters.strategies.conversion import Conversion
 from mdio.converters.strategies.job import ExtendedOutput, Job
@@ -406,9 +405,10 @@ class _AppendPlanner:
                 summary += f", or keeps its own ({plural(self.n_left_out, 'frame')})"
         not_finite = self._not_finite(continuation.n_reused_frames)
         stripe = self.manifest["stripe"]
-        stripe_sizes = (
-            (stripe["stripe_nbytes"], stripe["stripe_count"]) if stripe.get("asked") else ()
-        )
+        if stripe.get("asked"):
+            options = options.replaced(
+                stripe_nbytes=stripe["stripe_nbytes"], stripe_count=stripe["stripe_count"]
+            )
         groups = self.manifest["group_atoms"]
         added = {source: path for source, path in sources.items() if source in chain.sources}
         job = Job(
@@ -421,7 +421,6 @@ class _AppendPlanner:
             plan=plan.replace(notes=(*plan.notes, summary, *self.notes, *chain.notes)),
             writer=writer_class(old.name),
             options=options,
-            striping=StripeRequest(*stripe_sizes),
             nbytes_in=sum(self.source_frames[source][0].nbytes for source in added),
             transformed=self.manifest["source"].get("transformed"),
             topology=old.topology(),

@@ -31,12 +31,13 @@ from mdio.converters.selection import (
     stored_universe,
 )
 from mdio.converters.storage import (
-    StripeRequest,
+    check_stripes,
     choose_direct,
     file_system_for,
     is_written_by_owner,
     measure_codec_sizes,
     plan_for_owner,
+    planned_stripe_nbytes,
 )
 from mdio.converters.strategies.choice import check_options, choose_strategy
 from mdio.converters.strategies.conversion import Conversion
@@ -270,9 +271,8 @@ def plan_conversion(
         notes = []
     elif not sources.salvage:
         check_not_truncated(source.info, selection.stop, selection.end_ps)
-    striping = StripeRequest(storage.stripe_nbytes, storage.stripe_count, storage.progressive)
     if repairs is None:  # older versions requested any size
-        striping.check()
+        check_stripes(storage)
     storage_options = {field.name: getattr(storage, field.name) for field in fields(StorageOptions)}
     if storage_options["container"] is None and writer.facts.copier is not None:
         storage_options["container"] = container_format(source)
@@ -287,7 +287,7 @@ def plan_conversion(
         file_system=file_system_for(target, storage.compression),
         pattern=storage.pattern or "blocks",
         topology_nbytes=0 if topology is None else len(topology.to_bytes()),
-        stripe_nbytes=striping.nbytes_for(target),
+        stripe_nbytes=planned_stripe_nbytes(storage, target),
         groups={name: len(atoms) for name, atoms in selected_atoms.groups.items()},
         codec_sizes=codec_sizes,
     )
@@ -327,7 +327,6 @@ def plan_conversion(
         plan=plan,
         writer=writer,
         options=options,
-        striping=striping,
         nbytes_in=source.info.nbytes,
         transformed=transform_options,
         joined=getattr(source, "joined", None),

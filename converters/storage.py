@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -139,67 +139,53 @@ def plan_for_owner(plan: LayoutPlan) -> LayoutPlan:
     return plan.replace(by_owner=True, piece_frames=min(plan.piece_frames, frames))
 
 
-@dataclass(frozen=True, slots=True)
-class StripeRequest:
-    """Stripes that a user requested for one output."""
-
-    nbytes: int | None = None
-    """Stripe size; None = that of the target's folder, else 1 MiB."""
-    count: int | None = None
-    """Servers, -1 = all; None = as many as the target's folder has."""
-    progressive: Sequence[tuple[int, int]] = ()
-    """(end in bytes, count) of the components before the last, which has `count`."""
-
-    @property
-    def _is_explicit(self) -> bool:
-        return self.nbytes is not None or self.count is not None or bool(self.progressive)
-
-    def check(self) -> None:
-        """Raise PlanError for sizes and counts that no file system has."""
-        sizes = [self.nbytes or 0, *(end for end, _ in self.progressive)]
-        invalid = [size for size in sizes if size < 0 or size % STRIPE_UNIT_NBYTES]
-        if invalid or self.nbytes == 0:
-            raise PlanError(
-                f"stripes of {(invalid or [0])[0]} bytes: they are of multiples of 64 KiB; give "
-                "--stripe-size such as 1M or 4M"
-            )
-        counts = [self.count, *(count for _, count in self.progressive)]
-        if any(count is not None and count < 1 and count != -1 for count in counts):
-            raise PlanError(
-                f"{min(c for c in counts if c is not None)} stripes: give 1 or more, or -1 for all "
-                "servers (--stripe-count)"
-            )
-
-    def nbytes_for(self, out: Path) -> int:
-        """Return the stripe size to plan an output for."""
-        if self.nbytes is not None:
-            return self.nbytes
-        folder = out.absolute().parent
-        striping = get_stripe(folder)
-        return DEFAULT_STRIPE_NBYTES if striping is None else striping.stripe_nbytes
-
-    def apply(self, temporary: Path, plan: LayoutPlan) -> StripeRecord | None:
-        """Create the output with its stripes: an empty file, or a folder for its files.
-
-        Where none were requested, the folder's own default is kept, which may be better than a size
-        and a count can say (a progressive one); it is only recorded.
-
-        Returns a record for the manifest, with the answer of the file system, which does not stop
-        the conversion; None where nothing was requested and files are not striped.
-        """
-        if not self._is_explicit and not has_stripes(temporary):
-            return None
-        if layout_class(plan.layout).facts.is_folder:
-            with output_errors(temporary):
-                temporary.mkdir(exist_ok=True)
-        if self._is_explicit:
-            return set_stripe(
-                temporary,
-                plan.stripes.stripe_nbytes,
-                plan.stripes.stripe_count,
-                self.progressive or None,
-            )
-        striping = get_stripe(temporary.parent)
-        return stripe_record(
-            temporary, {}, striping, None if striping else "the file system does not tell"
+def check_stripes(storage: Storage) -> None:
+    """Raise PlanError for stripes of sizes and counts that no file system has."""
+    sizes = [storage.stripe_nbytes or 0, *(end for end, _ in storage.progressive)]
+    invalid = [size for size in sizes if size < 0 or size % STRIPE_UNIT_NBYTES]
+    if invalid or storage.stripe_nbytes == 0:
+        raise PlanError(
+            f"stripes of {(invalid or [0])[0]} bytes: they are of multiples of 64 KiB; give "
+            "--stripe-size such as 1M or 4M"
         )
+    counts = [storage.stripe_count, *(count for _, count in storage.progressive)]
+    if any(count is not None and count < 1 and count != -1 for count in counts):
+        raise PlanError(
+            f"{min(c for c in counts if c is not None)} stripes: give 1 or more, or -1 for all "
+            "servers (--stripe-count)"
+        )
+
+
+def planned_stripe_nbytes(storage: Storage, out: Path) -> int:
+    """Return the stripe size to plan an output for: by default that of its folder, else 1 MiB."""
+    if storage.stripe_nbytes is not None:
+        return storage.stripe_nbytes
+    striping = get_stripe(out.absolute().parent)
+    return DEFAULT_STRIPE_NBYTES if striping is None else striping.stripe_nbytes
+
+
+def create_with_stripes(temporary: Path, storage: Storage, plan: LayoutPlan) -> StripeRecord | None:
+    """Create the output with its stripes: an empty file, or a folder for its files.
+
+    Where none were requested, the folder's own default is kept, which may be better than a size
+    and a count can say (a progressive one); it is only recorded.
+
+    Returns a record for the manifest, with the answer of the file system, which does not stop the
+    conversion; None where nothing was requested and files are not striped.
+    """
+    size_and_count = storage.stripe_nbytes, storage.stripe_count
+    is_requested = size_and_count != (None, None) or bool(storage.progressive)
+    if not is_requested and not has_stripes(temporary):
+        return None
+    if layout_class(plan.layout).facts.is_folder:
+        with output_errors(temporary):
+            temporary.mkdir(exist_ok=True)
+    if is_requested:
+        stripes = plan.stripes
+        return set_stripe(
+            temporary, stripes.stripe_nbytes, stripes.stripe_count, storage.progressive or None
+        )
+    striping = get_stripe(temporary.parent)
+    return stripe_record(
+        temporary, {}, striping, None if striping else "the file system does not tell"
+    )

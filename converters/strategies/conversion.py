@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from mdio.converters.options import ConvertResult, Progress
 from mdio.converters.periodic import count_all_crossings
+from mdio.converters.storage import create_with_stripes
 from mdio.converters.strategies import resuming
 from mdio.converters.strategies.job import Job, file_has
 from mdio.converters.strategies.resuming import find_complete_output
@@ -138,7 +139,9 @@ class Conversion:
             temporary = self._begin_publication(stack, identity, force=force, resume=resume)
             start_s = time.perf_counter()
             if not temporary.exists():
-                meta = replace(meta, striping=self.job.striping.apply(temporary, self.plan))
+                storage = self.job.options.storage
+                striping = create_with_stripes(temporary, storage, self.plan)
+                meta = replace(meta, striping=striping)
             meta = meta if self.repairs is None else self.repairs.meta
             meta = meta if self.appended is None else self.appended.meta(meta)
             writer = self._open_writer(stack, temporary, identity, meta, resume)

@@ -21,7 +21,6 @@ import numpy as np
 
 from mdio.converters.options import ConversionOptions, ConvertResult
 from mdio.converters.selection import SelectedAtoms
-from mdio.converters.storage import StripeRequest
 from mdio.core.errors import OutputError, SourceError
 from mdio.core.files.checks import first_bytes, read_regular
 from mdio.core.files.fingerprint import fingerprint
@@ -250,7 +249,6 @@ class Job:
     plan: LayoutPlan
     writer: type[LayoutWriter]
     options: ConversionOptions
-    striping: StripeRequest
     nbytes_in: int
     """Bytes of the source."""
     transformed: Mapping[str, Any] | None = None
