@@ -355,7 +355,7 @@ def _draw_angles(angles: dict[str, dict[str, NDArray[Any]]], ax: Axes) -> None:
         psi = np.concatenate([angles["psi"][residue] for residue in residues])
         finite = np.isfinite(phi) & np.isfinite(psi)
         bins: dict[str, Any] = {"bins": 90, "range": (limits, limits)}
-        ax.hist2d(phi[finite], psi[finite], norm="log", cmap="viridis", **bins)
+        ax.hist2d(phi[finite], psi[finite], norm="log", cmap="viridis", rasterized=True, **bins)
         ax.set(xlabel="phi (°)", ylabel="psi (°)", aspect="equal", yticks=range(-180, 181, 60))
         if others := [name for name in angles if name not in ("phi", "psi")]:
             ax.set_title(f"without {' and '.join(others)}: draw them alone")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from os import PathLike
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mdio.analysis.plots import (
     COLOURS,
@@ -62,6 +62,7 @@ PARTS = {  # key in the timings of a rank ("": computed), and colour
 BLOCK_COLOURS = COLOURS[1:]
 DARK = ("#0072B2", "#009E73", "#D55E00")
 MAX_POINTS = 4000
+"""Most frames of a result that a page shows."""
 
 
 def need_matplotlib(user: str) -> None:
@@ -155,32 +156,17 @@ def stream(record: dict[str, Any]) -> str:
         return figure_svg(fig, title)
 
 
-def series(
-    time_ps: NDArray[np.float64],
-    values: NDArray[Any],
-    timings: Sequence[dict[str, Any]],
-    label: str,
-    over: str = "frame",
-) -> str:
-    """Draw the first column of a result over time, coloured by block, or over lags."""
-    column = np.asarray(values).reshape(len(values), -1)[:, 0]
-    axis_text = "over lags" if over == "lag" else "over time, one colour per block"
-    title = f"{axis_label(label)} {axis_text}"
-    stride = max(1, -(-len(column) // MAX_POINTS))
-    with figure(2.7) as (fig, axes):
-        first = 0
-        for timing in timings:
-            part = slice(first, first + timing["n_frames"])
-            first = part.stop
-            colour = BLOCK_COLOURS[timing["block"] % len(BLOCK_COLOURS)]
-            axes.plot(
-                time_ps[part][::stride], column[part][::stride], ".-", color=colour, ms=2.5, lw=0.6
-            )
-        axes.set(
-            xlabel=f"{'lag' if over == 'lag' else 'time'} (ps)",
-            ylabel=axis_label(label),
-            title=title,
-        )
+def result_over_time(result: AnalysisResult) -> str:
+    """Draw a result as `AnalysisResult.plot` does, of many frames evenly spread ones."""
+    part = slice(None, None, max(1, -(-len(result.frame) // MAX_POINTS)))
+    names = ("frame", "time", "values", "label")
+    arrays = {name: getattr(result, name) for name in names}
+    arrays = {name: array[part] for name, array in arrays.items() if array is not None}
+    label = result.quantity or (result.labels[0] if len(result.labels) == 1 else "values")
+    title = f"{axis_label(label)} over {'lags' if result.over == 'lag' else 'time'}"
+    with figure(3.2) as (fig, axes):
+        draw(replace(result, **arrays), axes)
+        axes.set_title(title)
         return figure_svg(fig, title)
 
 
@@ -227,9 +213,7 @@ def save_report(result: AnalysisResult, path: str | PathLike[str], title: str) -
     parts = [_summary(times), _stragglers(times), _ranks(times), _blocks(times)]
     result = with_field_columns(result)
     if result.per_frame and result.values.size and result.values.dtype.kind in "biuf":
-        name = result.labels[0] if len(result.labels) else "values"
-        result_plot = series(result.time, result.values, times["timings"], name, result.over)
-        parts.insert(1, section("Result", picture(result_plot)))
+        parts.insert(1, section("Result", picture(result_over_time(result))))
     if result.notes:
         parts.insert(1, section("Notes", *map(paragraph, result.notes)))
     save_page(path, summary_sentence(times, title), parts)

@@ -173,6 +173,16 @@ def test_what_stands_in_the_way_is_told_before_the_work(tmp_path, monkeypatch, c
         check_report(tmp_path / "r.html")
 
 
+def test_the_result_is_drawn_as_plots_are(tmp_path):
+    """Angles as a map, which is a picture within the page: as paths it took a megabyte."""
+    result = mdio.analyze(DCD, top=PSF, kernel=mdio.Dihedrals(select="resid 1:20"))
+    save_report(result, tmp_path / "r.html", "x")
+    text = (tmp_path / "r.html").read_text()
+    assert "phi (°)" in text and "psi (°)" in text and "data:image/png" in text
+    assert len(text) < 300_000
+    assert page_of(tmp_path / "r.html").outside == []
+
+
 def test_values_with_many_columns(tmp_path):
     result = mdio.analyze(DCD, kernel=lambda block: np.array(block.positions[:, :5]))
     save_report(result, tmp_path / "r.html", "x")

@@ -32,7 +32,7 @@ class Page(HTMLParser):
         self.outside += [
             value
             for key, value in attrs.items()
-            if key in ("src", "href", "xlink:href") and not value.startswith("#")
+            if key in ("src", "href", "xlink:href") and not value.startswith(("#", "data:"))
         ]
 
     def handle_startendtag(self, tag, attrs):
