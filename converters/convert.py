@@ -20,7 +20,6 @@ from mdio.converters.options import (
     ConvertResult,
     Progress,
     Storage,
-    check_flavour,
 )
 from mdio.converters.periodic import TransformedLayout, notes_on_cut, notes_on_transform
 from mdio.converters.selection import (
@@ -90,8 +89,6 @@ def prepare(
             target, options.storage.to, one_frame_suffixes=PRECISIONS
         )
     check_options(options, layout_name, target)
-    if options.storage.flavour is not None:
-        check_flavour(options, layout_name)
     open_options = {"verify": options.sources.verify, "overlap": options.sources.overlap}
     open_options |= {"salvage": True} if options.sources.salvage else {}
     open_options |= options.sources.source_options

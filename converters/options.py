@@ -26,7 +26,7 @@ from mdio.core.words import without_passwords
 from mdio.layouts.base import atoms_to_array
 from mdio.layouts.manifest import indices_from_runs, runs_from_indices
 from mdio.layouts.plan import MIN_PRECISION, PATTERNS, LayoutPlan, Pattern, StorageOptions
-from mdio.layouts.registry import layout_class, open_layout, writable_layouts
+from mdio.layouts.registry import open_layout, writable_layouts
 from mdio.layouts.views.options import FrameOptions, ReadOptions
 
 Progress = Callable[[int, int], None]
@@ -330,21 +330,6 @@ def _from_json(value: Any) -> Any:
     if value.keys() == {"runs"} and isinstance(value["runs"], list):  # and no group of that name
         return indices_from_runs(value["runs"])
     return {name: _from_json(item) for name, item in value.items()}
-
-
-def check_flavour(options: ConversionOptions, layout: str) -> None:
-    """Refuse a flavour that the layout does not have; raises PlanError."""
-    flavours, flavour = layout_class(layout).facts.flavours, options.storage.flavour
-    if flavour not in flavours:
-        raise PlanError(
-            f"--flavour {flavour}: {layout} has {' or '.join(flavours) or 'no flavours'}; "
-            "gromacs is one of h5md"
-        )
-    if options.running.mpio is not None:
-        raise PlanError(
-            f"--flavour {flavour} is written without parallel HDF5; leave out --mpio and "
-            "--collective"
-        )
 
 
 @dataclass(frozen=True)

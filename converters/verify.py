@@ -38,7 +38,7 @@ from mdio.core.files.store import AnyPath, Paths, path_list, to_path
 from mdio.core.frames import FrameBlock
 from mdio.core.words import MAX_RUNS, frames_text, runs_text
 from mdio.layouts.base import Layout, container_format
-from mdio.layouts.manifest import has_source_integers
+from mdio.layouts.manifest import has_source_integers, runs_from_indices
 from mdio.layouts.registry import layout_class, open_layout
 from mdio.layouts.units import UnitFilter, add_repair_hint, add_unit_name
 from mdio.layouts.views.opening import ensemble_members
@@ -502,11 +502,9 @@ class Verifier:
 
 def _frames_text(frames: NDArray[np.int64]) -> str:
     """Return the numbers of frames, which ascend, in words: ``3 frames (4, 7, 12)``."""
-    parts = np.split(frames, np.flatnonzero(np.diff(frames) != 1) + 1)
-    if len(parts) == 1:
+    if frames[-1] - frames[0] == len(frames) - 1:
         return frames_text(frames[0], frames[-1] + 1)
-    runs = [(part[0], part[-1] + 1, 1) for part in parts]
-    return f"{len(frames):,} frames ({runs_text(runs, MAX_RUNS)})"
+    return f"{len(frames):,} frames ({runs_text(runs_from_indices(frames), MAX_RUNS)})"
 
 
 def _count_units(layout: Layout) -> int:

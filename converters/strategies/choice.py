@@ -16,7 +16,7 @@ from mdio.converters.strategies.mpio import MPIOConversion
 from mdio.core.errors import PlanError
 from mdio.core.options import spell_option
 from mdio.layouts.base import Layout, container_format
-from mdio.layouts.registry import load_class, writable_layouts, writer_class
+from mdio.layouts.registry import layout_class, load_class, writable_layouts, writer_class
 from mdio.layouts.tables import ChunkTable, FrameTable
 from mdio.layouts.views.view import clip_runs
 from mdio.layouts.writer import EncodedChunk, LayoutWriter, PieceRecord
@@ -209,6 +209,17 @@ def check_options(options: ConversionOptions, layout: str, out: Path) -> None:
         raise PlanError(
             f"{out}: {spell_option(declaration, value)} belongs to the {layouts_text}, not to "
             f"{layout}; leave it out, or choose another output"
+        )
+    flavours, flavour = layout_class(layout).facts.flavours, options.storage.flavour
+    if flavour is not None and flavour not in flavours:
+        raise PlanError(
+            f"--flavour {flavour}: {layout} has {' or '.join(flavours) or 'no flavours'}; "
+            "gromacs is one of h5md"
+        )
+    if flavour is not None and options.running.mpio is not None:
+        raise PlanError(
+            f"--flavour {flavour} is written without parallel HDF5; leave out --mpio and "
+            "--collective"
         )
     if options.running.hints and options.running.mpio is None:
         raise PlanError(

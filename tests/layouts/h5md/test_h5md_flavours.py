@@ -95,3 +95,8 @@ def test_what_does_not_go_together(tmp_path, name, options, says):
             storage=mdio.Storage(flavour="gromacs"),
             **options,
         )
+
+
+def test_writers_refuse_a_flavour_that_the_layout_does_not_have(tmp_path):
+    with pytest.raises(PlanError, match="zarr has no flavours"):
+        mdio.Writer(tmp_path / "o.zarr", 5, storage=mdio.Storage(flavour="gromacs"))
