@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import numpy as np
 from mdio.converters.convert import plan_conversion
 from mdio.converters.opening import sort_as_recorded, source_open_options, source_view
 from mdio.converters.options import ConversionOptions, Progress
-from mdio.converters.selection import open_with_topology
+from mdio.converters.selection import can_read, open_with_topology
 from mdio.converters.strategies.conversion import Conversion
 from mdio.converters.strategies.job import CHECKSUM_KEYS, RepairedOutput
 from mdio.converters.strategies.resuming import STRIPE_KEYS
@@ -24,7 +25,6 @@ from mdio.core.errors import CorruptLayoutError, MdioError, SourceError
 from mdio.core.files.locks import State, state_at
 from mdio.core.files.publish import link_target, recover
 from mdio.core.files.store import AnyPath, Paths
-from mdio.core.stalls import is_mount_lost
 from mdio.layouts.backend import plan_fields
 from mdio.layouts.base import Layout
 from mdio.layouts.continuation import storage_options_of
@@ -184,30 +184,21 @@ def _find_lost_frames(out: Path, result: RepairResult) -> None:
         groups = [FULL_SYSTEM, *layout.info.groups]
     for group in groups:
         lost_frames: list[int] = []
-        options = {} if group == FULL_SYSTEM else {"group": group}
         edges = np.array([0, result.n_frames])
-        with suppress(CorruptLayoutError), open_layout(out, **options) as layout:
-            edges = layout.boundaries()
-        for start, stop in pairwise(edges.tolist()):
-            if not (_is_readable(out, start, stop, options) or _is_intact(out, start, stop)):
-                lost_frames += [
-                    frame
-                    for frame in range(start, stop)
-                    if not _is_readable(out, frame, frame + 1, options)
-                ]
+        with open_layout(out, **({} if group == FULL_SYSTEM else {"group": group})) as layout:
+            with suppress(CorruptLayoutError):
+                edges = layout.boundaries()
+            for start, stop in pairwise(edges.tolist()):
+                if not (
+                    can_read(partial(layout.read, start, stop)) or _is_intact(out, start, stop)
+                ):
+                    lost_frames += [
+                        frame
+                        for frame in range(start, stop)
+                        if not can_read(partial(layout.read, frame, frame + 1))
+                    ]
         if lost_frames:
             result.lost_frames[group] = runs_from_indices(lost_frames)
-
-
-def _is_readable(out: Path, start: int, stop: int, options: dict[str, Any]) -> bool:
-    try:
-        with open_layout(out, **options) as layout:
-            layout.read(start, stop)
-    except OSError as error:
-        if is_mount_lost(error):
-            raise
-        return False
-    return True
 
 
 def _is_intact(out: Path, start: int, stop: int) -> bool:

@@ -73,13 +73,13 @@ def split_readable(source: Layout, frames: FrameNumbers) -> tuple[FrameNumbers, 
     """
     unreadable: list[int] = []
     for unit in frame_units(source.info, source.boundaries(), source.read):
-        if not _can_read(unit.check):
+        if not can_read(unit.check):
             unit_frames = range(*unit.frames or (0, 0))
             source.prefetch((frame, frame + 1) for frame in unit_frames)
             unreadable += [
                 frame
                 for frame in unit_frames
-                if not _can_read(partial(source.read, frame, frame + 1))
+                if not can_read(partial(source.read, frame, frame + 1))
             ]
             source.prefetch(())
     if not unreadable:
@@ -90,7 +90,8 @@ def split_readable(source: Layout, frames: FrameNumbers) -> tuple[FrameNumbers, 
     return readable, runs_from_indices(unreadable)
 
 
-def _can_read(read: Callable[[], Any]) -> bool:
+def can_read(read: Callable[[], Any]) -> bool:
+    """Return whether a call reads without an error; raises OSError: the mount is lost."""
     try:
         read()
     except OSError as error:

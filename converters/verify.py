@@ -238,9 +238,12 @@ class VerifyResult:
         """Add the result of another worker."""
         self.ok &= other.ok
         self.has_checksums &= other.has_checksums
+        self.units += other.units
         self.chunks_checked += other.chunks_checked
         self.frames_compared += other.frames_compared
         self.max_abs_diff_angstrom = max(self.max_abs_diff_angstrom, other.max_abs_diff_angstrom)
+        if (allowed := other.allowed_diff_angstrom) is not None:
+            self.allowed_diff_angstrom = max(self.allowed_diff_angstrom or 0.0, allowed)
         self.times_off_ps = max(self.times_off_ps, other.times_off_ps)
         fields = (*self.fields_left_out, *other.fields_left_out)
         self.fields_left_out = tuple(dict.fromkeys(fields))
@@ -683,9 +686,6 @@ def _verify_members(
                 f"compare {out} alone"
             )
         member_result.bad = [f"{label}: {problem}" for problem in member_result.bad]
-        result.units += member_result.units
-        if (allowed := member_result.allowed_diff_angstrom) is not None:
-            result.allowed_diff_angstrom = max(result.allowed_diff_angstrom or 0.0, allowed)
         result.merge(member_result)
     return result
 
