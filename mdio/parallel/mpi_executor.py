@@ -165,15 +165,17 @@ class MPIExecutor(Executor):
         """
         dynamic = dynamic and owner_takes_items
         to_all = self.to_all if to_all is None else to_all
-        self._active_results = self._imap(
-            func,
-            items,
-            describe,
-            dynamic,
-            has_own_items,
-            owner_takes_items=owner_takes_items,
-            to_all=to_all,
+        small_nbytes = SMALL_NBYTES if dynamic else 0
+        state = ImapState(
+            self._comm, self._grace_s, small_nbytes, waits_for_receipt=not owner_takes_items
         )
+        share: Iterator[tuple[int, Item]]
+        if has_own_items:
+            share = ((cast(Any, item)[0], item) for item in items)
+        else:
+            share = self._share(func, items, dynamic, owner_takes_items)
+        results = self._results(state, func, share, describe)
+        self._active_results = self._agreed_results(state, results, to_all=to_all)
         return self._active_results
 
     def _share(
@@ -196,30 +198,15 @@ class MPIExecutor(Executor):
             return with_prefetch(func, share if rank > 0 else ())
         return with_prefetch(func, itertools.islice(numbered, rank, None, size))
 
-    def _imap(
-        self,
-        func: Callable[[Item], Result],
-        items: Iterable[Item],
-        describe: Callable[[Item], str],
-        dynamic: bool,
-        has_own_items: bool,
-        owner_takes_items: bool,
-        to_all: bool,
+    def _agreed_results(
+        self, state: ImapState, results: Iterator[tuple[int, Result]], *, to_all: bool
     ) -> Iterator[tuple[int, Result]]:
-        small_nbytes = SMALL_NBYTES if dynamic else 0
-        state = ImapState(
-            self._comm, self._grace_s, small_nbytes, waits_for_receipt=not owner_takes_items
-        )
-        results: list[tuple[int, Result]] = []
+        """Yield results; in the end, raise the same error on all ranks if any of them failed."""
+        sent_results: list[tuple[int, Result]] = []
         try:
-            share: Iterator[tuple[int, Item]]
-            if has_own_items:
-                share = ((cast(Any, item)[0], item) for item in items)
-            else:
-                share = self._share(func, items, dynamic, owner_takes_items)
-            for number, result in self._results(state, func, share, describe):
+            for number, result in results:
                 if to_all:
-                    results.append((number, result))
+                    sent_results.append((number, result))
                 yield number, result
         except GeneratorExit:
             state.exit_error, state.grace_s = self._exit_error, self._grace_s
@@ -233,7 +220,7 @@ class MPIExecutor(Executor):
         if is_stopped:
             raise BlockError("rank 0 stopped before the work was done; its message says why")
         if to_all:
-            all_results = bcast(self._comm, results if self._comm.rank == 0 else None)
+            all_results = bcast(self._comm, sent_results if self._comm.rank == 0 else None)
             if self._comm.rank != 0:
                 yield from all_results
 
