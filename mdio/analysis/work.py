@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 class RowCollector:
     """Collects the rows of one block: stacks them, or reduces them read by read.
 
-    Stacked rows are stored in one array, or, where it accepts their shape and type, in `shared`
-    memory, from `first_row` on.
+    Stacked rows are stored in one array, in which a kernel can write in place; or, where `shared`
+    memory accepts their shape and type, they are computed in a buffer and written there, from
+    `first_row` on.
     """
 
     def __init__(
@@ -40,11 +41,22 @@ class RowCollector:
         self._first_row = first_row
         self._stacks = type(reducer) is Stack
         self._rows: NDArray[Any] | None = None
-        """All rows; if they are shared, none, of their shape and type."""
+        """All rows; if they are shared, a buffer for those of one read."""
         self._n_rows = 0
+        self._buffer: NDArray[Any] | None = None
         self._state: State | None = None
         self.row_shape: RowShape | None = None
         """Shape of a row; None before the first one."""
+
+    def buffer(self, n_frames: int) -> NDArray[Any] | None:
+        """Return an array that the kernel may fill with the next rows; None before the first."""
+        if self._rows is None:
+            return None
+        if self._shared is not None and len(self._rows) < n_frames:
+            self._rows = np.empty((n_frames, *self._rows.shape[1:]), self._rows.dtype)
+        start = self._n_rows if self._shared is None else 0
+        self._buffer = self._rows[start : start + n_frames]
+        return self._buffer
 
     def add(self, rows: NDArray[Any]) -> None:
         """Add the next rows.
@@ -80,7 +92,7 @@ class RowCollector:
         stop = self._n_rows + len(rows)
         if self._shared is not None:
             self._shared.write(self._first_row + self._n_rows, rows)
-        else:
+        elif rows is not self._buffer:
             self._rows[self._n_rows : stop] = rows
         self._n_rows = stop
 
@@ -288,10 +300,11 @@ class BlockWork:
     ) -> None:
         """Compute the rows of one read and collect them."""
         function: Any = self.prepared.function
+        out = collector.buffer(len(run)) if self.prepared.fills else None
         label = f"{self.layout.path}: {block_label(item)}"
         suffix = "" if run == item[1] else f" (in {block_name(run)})"
         try:
-            rows = function(frames)
+            rows = function(frames) if out is None else function(frames, out=out)
         except MdioError:
             raise
         except SystemExit as error:

@@ -106,7 +106,7 @@ class MapWork:
         ]
         self._block_works = []
         for plan, function in zip(plans, self._functions, strict=True):
-            prepared = replace(plan.prepared, function=function, reducer=Stack())
+            prepared = replace(plan.prepared, function=function, reducer=Stack(), fills=False)
             self._block_works.append(BlockWork(plan.layout, prepared, plan.open_s, rank=rank))
 
     def __repr__(self) -> str:

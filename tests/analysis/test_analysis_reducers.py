@@ -86,6 +86,17 @@ def test_edges(edges):
 
 
 class TestCollected:
+    def test_rows_are_written_where_they_stay(self):
+        collected = RowCollector(Stack(), 5)
+        assert collected.buffer(2) is None
+        collected.add(np.array([[1.0, 2], [3, 4]]))
+        room = collected.buffer(3)
+        room[...] = [[5, 6], [7, 8], [9, 10]]
+        collected.add(room)
+        rows = Stack().finish(collected.state)
+        assert rows.tolist() == [[1, 2], [3, 4], [5, 6], [7, 8], [9, 10]]
+        assert np.shares_memory(rows, room)
+
     def test_views_are_copied_and_dtypes_widened(self):
         collected = RowCollector(Stack(), 4)
         buffer = np.array([1, 2], np.int32)
@@ -115,6 +126,7 @@ class TestCollected:
 
         collected = RowCollector(Doubled(), 2)
         collected.add(np.array([1.0]))
+        assert collected.buffer(1) is None
         collected.add(np.array([2.0]))
         assert Doubled().finish(collected.state).tolist() == [2, 4]
 

@@ -132,7 +132,7 @@ def test_rows_equal_serial_and_go_through_no_pipe(path, carried, kernel, n_worke
     assert sum(carried) == 0
 
 
-def test_rows_of_a_kernel_of_mdio(adk, carried):
+def test_a_kernel_that_fills_rows(adk, carried):
     kernel = mdio.Dihedrals(select="protein and resid 1:40")
     run = {"top": adk["psf"], "kernel": kernel}
     want = mdio.analyze(adk["dcd"], **run)

@@ -106,6 +106,7 @@ class Dihedrals(Kernel):
             function,
             atoms,
             labels=labels,
+            fills=not self.degrees,
             is_direct=not periodic,
             quantity="angle_degrees" if self.degrees else "",
             doubt_finder=NoCellFinder() if periodic else None,
@@ -202,13 +203,17 @@ def _unique_atoms(universe: Any, name: str) -> NDArray[np.int64]:
 
 
 def dihedrals_of_block(
-    block: FrameBlock, quads: NDArray[np.int64], *, periodic: bool = True
+    block: FrameBlock,
+    quads: NDArray[np.int64],
+    out: NDArray[np.float64] | None = None,
+    *,
+    periodic: bool = True,
 ) -> NDArray[np.float64]:
     """Return cosines and sines of the angles that `quads` (n, 4) name, in every frame of a block.
 
     Where they are `periodic`, each bond is taken to the nearest image, as in MDAnalysis.
     """
-    values = np.empty((block.n_frames, 2 * len(quads)))
+    values = np.empty((block.n_frames, 2 * len(quads))) if out is None else out
     longest = dihedrals(block.positions, quads, values)
     if periodic and block.box.any():
         # Frame by frame, so that a frame's values are the same in whatever block it is read.

@@ -83,7 +83,7 @@ class RMSD(Kernel):
             superpose=superpose,
             repeat=self.repeat,
         )
-        return Prepared(function, atoms, labels=("rmsd_angstrom",))
+        return Prepared(function, atoms, labels=("rmsd_angstrom",), fills=True)
 
 
 def rmsd_of_block(
@@ -92,10 +92,11 @@ def rmsd_of_block(
     weights: NDArray[np.float64] | None,
     superpose: bool,
     repeat: int,
+    out: NDArray[np.float64] | None = None,
 ) -> NDArray[np.float64]:
     """Return the RMSD of each frame of a block that has just the reference's atoms."""
     for _ in range(repeat):
-        values = kernels.rmsd(block.positions, reference, weights, superpose)
+        values = kernels.rmsd(block.positions, reference, weights, superpose, out)
     return values
 
 

@@ -111,6 +111,8 @@ class Prepared:
     quantity: str = ""
     row_labels: Sequence[str] = ()
     row_residues: Sequence[int] = ()
+    fills: bool = False
+    """Whether the function also takes ``out``, rows to fill and return instead of new ones."""
     is_direct: bool = False
     """Whether no periodic images are taken, though the kernel can, so that molecules have to be
     whole."""

@@ -84,6 +84,7 @@ def rmsd(
     reference: Float64s,
     weights: Float64s | None = None,
     superpose: bool = True,
+    out: Float64s | None = None,
 ) -> Float64s:
     """Return the root-mean-square deviation of every frame from a reference, (F,) float64.
 
@@ -91,7 +92,7 @@ def rmsd(
     masses; only their ratios matter. `superpose`: whether to take the minimum over all translations
     and proper rotations (centres, weighted if there are weights, are removed from both; then the
     QCP method: Theobald 2005, 10.1107/S0108767305015266; Liu et al. 2010, 10.1002/jcc.21439). If
-    not, the coordinates are compared as they are.
+    not, the coordinates are compared as they are. `out`: filled and returned.
     Returns ``sqrt(sum(w (x - r)**2) / sum(w))``, as MDAnalysis' ``rms.rmsd(x, r, w,
     center=superpose, superposition=superpose)``; not finite for frames with a number that is not.
     Raises ValueError: no atoms, a reference that is not finite, weights that are negative or sum to
@@ -109,7 +110,8 @@ def rmsd(
             raise ValueError(f"weights have shape {weights.shape} for {n_atoms} atoms")
         if not (weights.min() >= 0 and 0 < weights.sum() < np.inf):
             raise ValueError("weights must not be negative, and some must be positive")
-    out = np.empty(n_frames)
+    out = np.empty(n_frames) if out is None else out
+    checks.array(out, "out", np.float64, (n_frames,), is_output=True)
     if out.size:
         backend.module.rmsd(positions, reference, weights, superpose, out)
     return out

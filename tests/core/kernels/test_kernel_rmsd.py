@@ -70,8 +70,10 @@ def test_same_as_mdanalysis(n_atoms, weighted, superpose, noise):
     ours = kernels.rmsd(positions, reference, weights, superpose)
     assert ours.dtype == np.float64
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6)
+    out = np.empty(10)
     raw = in_raw_buffer(positions, gap=7, offset=1)
-    np.testing.assert_array_equal(kernels.rmsd(raw, reference, weights, superpose), ours)
+    assert kernels.rmsd(raw, reference, weights, superpose, out) is out
+    np.testing.assert_array_equal(out, ours)
 
 
 @pytest.mark.parametrize("weights", [None, "mass"])
@@ -206,3 +208,5 @@ def test_no_atoms_and_no_frames():
     with pytest.raises(ValueError, match="0 atoms"):
         kernels.rmsd(random_positions(2, 0), np.zeros((0, 3)))
     assert kernels.rmsd(random_positions(0, 5), np.zeros((5, 3))).shape == (0,)
+    with pytest.raises(ValueError, match="out"):
+        kernels.rmsd(random_positions(2, 5), np.zeros((5, 3)), out=np.empty(3))
