@@ -155,8 +155,7 @@ class ChainLayout(Layout):
             self._infos.append(source.info)
             stored_times.append(source.stored_times)
             # That of a text format would be parsed, which takes long.
-            is_stored = any(part.manifest for part, *_ in source.joined_layouts[:1])
-            topology = stored_topology(source) if is_stored else None
+            topology = stored_topology(source) if _is_of_output(source) else None
             if first is None or topology is None:
                 first = first or topology
             elif topology.n_atoms == first.n_atoms:
@@ -381,6 +380,11 @@ def _chain(
     chain._joining = joining  # the same for all processes
     chain._shared_metadata = metadata
     return chain
+
+
+def _is_of_output(layout: Layout) -> bool:
+    """Return whether the first file of a layout, or of a view of it, is an output of mdio."""
+    return layout.manifest is not None or any(map(_is_of_output, layout._inner_layouts[:1]))
 
 
 def _with_metadata(source: Layout) -> Layout:

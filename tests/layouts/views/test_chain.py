@@ -244,6 +244,9 @@ def test_atoms_of_other_names_or_in_another_order(tmp_path):
     for read in (lambda: mdio.open([path, reordered]).info, lambda: mdio.append(reordered, path)):
         with pytest.raises(PlanError, match=r"reordered\.zarr: has the 9 atoms that are joined in"):
             read()
+    mdio.convert(path, tmp_path / "some.zarr", select=[3, 4, 5])
+    with pytest.raises(PlanError, match=r"reordered\.zarr: has the 3 atoms that are joined in"):
+        mdio.append(reordered, tmp_path / "some.zarr")
 
 
 def test_files_without_steps_have_none_together(adk):
