@@ -330,11 +330,6 @@ class TransformedLayout(Layout):
                 f"{self.path}: its frames were rotated by a fit when they were stored, and their "
                 f"boxes were not, which --pbc {pbc} needs; convert the source again, with both"
             )
-        if self.needs_box and transform is None and not source.info.has_box:
-            raise PlanError(
-                f"{self.path}: its first frame has no unit cell, which --pbc and --center need; "
-                "leave them out, or give a trajectory that has one in every frame"
-            )
 
     @classmethod
     def sniff(cls, path: Path) -> bool:  # noqa: ARG003

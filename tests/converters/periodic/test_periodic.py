@@ -282,10 +282,10 @@ def test_what_is_missing_is_named(wandering, tmp_path):
             for has_box in (not first, False, True):
                 u.dimensions = [9, 9, 9, 90, 90, 90] if has_box else None
                 writer.write(u.atoms)
-        which = "first frame" if first else "frame 1"
-        with pytest.raises(PlanError, match=f"{which} has no unit cell"):
+        with pytest.raises(PlanError, match=f"frame {0 if first else 1} has no unit cell"):
             mdio.convert(path, out, selection=mdio.Selection(pbc="atom"))
     assert not out.exists()
+    assert mdio.convert(path, out, start=2, selection=mdio.Selection(pbc="atom")).n_frames == 1
 
 
 @pytest.mark.parametrize("length", [np.inf, np.nan, -9.0])
