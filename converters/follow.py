@@ -220,6 +220,11 @@ class _Follower:
             n_frames = n_frames // self.unit_frames * self.unit_frames if self.unit_frames else 0
         if n_frames <= self.n_published:
             return False
+        self._write(n_frames)
+        return True
+
+    def _write(self, n_frames: int) -> None:
+        """Write the output of `n_frames`; do nothing if it is there."""
         options = self.options
         if self.n_published:
             options = ConversionOptions(
@@ -237,7 +242,6 @@ class _Follower:
             raise concurrent_change_error(self.out)
         self._result = conversion.run(self.executor, force=self.force and not self.n_published)
         self.n_published, self._uuid = n_frames, conversion.uuid
-        return True
 
     @contextmanager
     def _concurrent_changes(self) -> Iterator[None]:
@@ -269,6 +273,8 @@ class _Follower:
 
     def last_result(self) -> ConvertResult:
         """Return the last result; raises SourceError if there is none."""
+        if self._result is None and self._uuid is not None and self._n_complete:
+            self._write(self.n_published)
         if self._result is None:
             problem = f" ({self._open_error})" if self._open_error is not None else ""
             raise SourceError(
