@@ -98,5 +98,10 @@ def run(args: argparse.Namespace) -> int:
                 f"{row['speedup']:7.2f} ± {row['speedup_std']:.2f}"
                 f"{row['efficiency']:6.2f} ± {row['efficiency_std']:.2f}"
             )
+        if (base := max(row["base_ranks"] for row in rows)) > 1:
+            print(
+                f"speed-up and efficiency are taken to be {base} and 1 with {base} workers, the "
+                "fewest of -w; measure them with 1, too"
+            )
         print(f"{folder}: scaling.html, scaling.csv, scaling.jsonl")
     return 0

@@ -75,6 +75,14 @@ def test_scaling(tmp_path, capsys, monkeypatch):
     assert len(page.pictures) == 2 + 3 * 4
 
 
+def test_a_speedup_without_one_worker_is_said_to_be_assumed(tmp_path, capsys):
+    words = ["bench", "scaling", DCD, "-s", PSF, "--repeats", "1", "--executor", "processes"]
+    for workers, is_assumed in (("2", True), ("1", False)):
+        assert main([*words, "-w", workers, "-o", str(tmp_path / workers)]) == 0
+        printed = capsys.readouterr().out
+        assert ("taken to be 2 and 1 with 2 workers" in printed) == is_assumed
+
+
 def runs_of(n_ranks, totals, series="a"):
     rank = {"t_comp_s": 1.0, "t_IO_s": 2.0, "t_opening_trajectory_s": 0.1, "t_comm_s": 0.2}
     return [
