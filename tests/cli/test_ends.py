@@ -40,6 +40,17 @@ def test_interrupted_while_importing(name):
     assert done.stderr.count("\n") == 1 and "interrupted" in done.stderr
 
 
+@pytest.mark.parametrize("closed", ["2>&-", ">&-", "<&- >&- 2>&-"])
+def test_closed_standard_streams(adk, tmp_path, closed):
+    for words in (
+        ["convert", adk["xtc"], tmp_path / "a.zarr", "-w", "2"],
+        ["analyze", "rgyr", tmp_path / "a.zarr", "--weights", "none", "-o", "-"],
+    ):
+        command = ["sh", "-c", f'"$@" {closed}', "sh", sys.executable, "-m", "mdio", *words]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
 SWALLOWED = """
 import os, sys, weakref
 from mdio.converters.strategies.conversion import Conversion
