@@ -49,6 +49,11 @@ class Lags:
         n_frames = len(time)
         if n_frames < 2:
             raise PlanError("one frame alone has no lags; choose two or more")
+        for frame in np.flatnonzero(~np.isfinite(time))[:1]:
+            raise PlanError(
+                f"frames must be evenly spaced in time, but frame {frame} of {n_frames} lies at "
+                f"{time[frame]} ps; leave it out (--start, --stop)"
+            )
         dt_ps = float(time[-1] - time[0]) / (n_frames - 1)
         deviation = np.abs(time - time[0] - dt_ps * np.arange(n_frames))
         tolerance = UNEVEN * dt_ps + 4 * float(np.spacing(np.float32(np.abs(time).max())))

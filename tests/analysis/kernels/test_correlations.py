@@ -265,6 +265,17 @@ def test_frames_that_are_not_evenly_spaced_are_told_by_their_times(adk, tmp_path
         mdio.analyze(tmp_path / "back.xtc", kernel="msd", workers=workers)
 
 
+@pytest.mark.parametrize(("number", "value"), [(3, np.inf), (1, np.nan), (0, -np.inf)])
+def test_times_that_are_not_finite(tmp_path, number, value):
+    universe = mda.Universe.empty(4, trajectory=True)
+    with mda.Writer(str(tmp_path / "a.xtc"), 4) as writer:
+        for frame in range(4):
+            universe.trajectory.ts.time = value if frame == number else float(frame)
+            writer.write(universe.atoms)
+    with pytest.raises(PlanError, match=f"frame {number} of 4 lies at {value} ps"):
+        mdio.analyze(tmp_path / "a.xtc", kernel="msd")
+
+
 def test_frames_without_velocities_are_named(tmp_path):
     universe = mda.Universe.empty(4, trajectory=True, velocities=True)
     with mda.Writer(str(tmp_path / "some.trr"), 4) as writer:
