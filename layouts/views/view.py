@@ -70,6 +70,8 @@ def select_frames(
             keep &= time >= begin_ps - tolerance_ps
         if end_ps is not None:
             keep &= time <= end_ps + tolerance_ps
+        if dt_ps is not None:
+            keep &= np.isfinite(time)
         frames, time = frames[keep][::stride], time[keep][::stride]
         if dt_ps is not None and len(frames):
             ratio = (time - (time[0] if origin_ps is None else origin_ps)) / dt_ps
@@ -107,7 +109,8 @@ def _tolerance_ps(time: NDArray[np.float64]) -> float:
 
     It is always less than half the spacing of frames, however long the trajectory is.
     """
-    rounding = TIME_ROUNDING_ULPS * float(np.spacing(np.float32(np.abs(time).max())))
+    time = time[np.isfinite(time)]
+    rounding = TIME_ROUNDING_ULPS * float(np.spacing(np.float32(np.abs(time).max(initial=0))))
     gaps = np.abs(np.diff(time))
     gaps = gaps[gaps > 0]
     if not gaps.size:
@@ -119,6 +122,8 @@ def _tolerance_ps(time: NDArray[np.float64]) -> float:
 def note_on_dt(source: TrajectoryInfo, selected: TrajectoryInfo, dt_ps: float) -> str | None:
     """Return a note if the frames that ``dt_ps`` selected are not this time apart, else None."""
     option = f"--dt {number_text(dt_ps)}"
+    if not math.isfinite(source.time_first_ps + source.time_last_ps):
+        return None
     if source.n_frames > 1 and source.time_first_ps == source.time_last_ps:
         time = number_text(source.time_first_ps)
         return f"{option} leaves no frame out: the first and the last have the same time, {time} ps"

@@ -123,3 +123,19 @@ def test_info_knows_all_times_that_lie_beside_the_frames(files, tmp_path, capsys
         mdio.convert(files / f"{name}.xtc", tmp_path / out, force=True)
         assert main(["info", str(tmp_path / out), "--json"]) == 0
         assert len(notes_of(json.loads(capsys.readouterr()[0])["notes"])) == n_told
+
+
+@pytest.mark.parametrize(("number", "value"), [(0, np.nan), (2, np.nan), (9, np.inf)])
+def test_one_time_that_is_not_finite(tmp_path, number, value):
+    time = np.arange(10.0)
+    time[number] = value
+    with mdio.Writer(tmp_path / "a.zarr", 4) as writer:
+        writer.write_block(np.zeros((10, 4, 3)), time=time)
+    for selection, chosen in (
+        (mdio.Selection(begin_ps=3), time >= 3),
+        (mdio.Selection(end_ps=6), time <= 6),
+        (mdio.Selection(begin_ps=3, end_ps=8, dt_ps=2), np.isin(time, [3, 5, 7])),
+    ):
+        mdio.convert(tmp_path / "a.zarr", tmp_path / "b.zarr", selection=selection, force=True)
+        written = mdio.open(tmp_path / "b.zarr")
+        assert written.read(0, written.info.n_frames).time.tolist() == time[chosen].tolist()
