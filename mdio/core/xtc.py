@@ -175,13 +175,14 @@ def encode(
     """Return frames as XTC: what xdrfile writes for the same numbers.
 
     `positions`, (F, A, 3) float32: angstrom; multiplied by the float32 0.1, as MDAnalysis'
-    XTCWriter does. `vectors`, (F, 3, 3) float32: nm. `time`, (F,): ps; stored as float32. `step`,
-    (F,): stored as 32-bit integers. `precision`: integer steps a nm; a step in angstrom is 10 /
-    precision.
+    XTCWriter does, but floats, of few atoms, are divided by what reading multiplies with, so that
+    those that an XTC held come back to the bit. `vectors`, (F, 3, 3) float32: nm. `time`, (F,): ps;
+    stored as float32. `step`, (F,): stored as 32-bit integers. `precision`: integer steps a nm; a
+    step in angstrom is 10 / precision.
     Raises OutputError: a coordinate or a step does not fit the format. ValueError: arrays whose
     shapes do not fit together, or a precision that is not positive.
     """
-    x_nm = np.asarray(positions, np.float32) * np.float32(0.1)
+    x_nm = np.array(positions, np.float32)
     cells = np.ascontiguousarray(vectors, np.float32)
     times = np.ascontiguousarray(time, np.float32)
     steps = np.asarray(step, np.int64)
@@ -193,6 +194,10 @@ def encode(
         (n_frames,),
     ) or (n_frames and not x_nm.shape[1]):
         raise ValueError(f"positions of {x_nm.shape} do not agree with boxes, times or steps given")
+    if x_nm.shape[1] <= MAX_UNCOMPRESSED_ATOMS:
+        x_nm /= np.float32(10)
+    else:
+        x_nm *= np.float32(0.1)
     precision = float(np.float32(precision))
     if not 0 < precision < np.inf:
         raise ValueError(f"precision is {precision}; it must be a positive number of steps a nm")

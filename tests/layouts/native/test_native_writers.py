@@ -148,6 +148,21 @@ def test_a_trr_comes_back_to_the_bit(tmp_path: Path) -> None:
             np.testing.assert_array_equal(h5md.read(0, 5).present()[name], numbers)
 
 
+def test_an_xtc_of_few_atoms_comes_back_to_the_bit(tmp_path: Path) -> None:
+    """Up to 9 atoms are floats."""
+    block = random_block(500, 9, velocities=True, forces=True)
+    block.positions[...] *= 2.0 ** np.random.default_rng(7).integers(-30, 30, (500, 1, 1))
+    source = written_by_mdanalysis(tmp_path / "a.xtc", block)
+    for name in ("b.zarr", "b.xtc"):
+        mdio.convert(source, tmp_path / name)
+    mdio.convert(tmp_path / "b.zarr", tmp_path / "c.xtc")
+    held, *came_back = (
+        [frame["positions"] for frame in frames_of(path, 9)]
+        for path in (source, tmp_path / "b.xtc", tmp_path / "c.xtc")
+    )
+    assert came_back == [held, held]
+
+
 def test_positions_of_full_formats_come_back_to_the_bit(tmp_path: Path) -> None:
     block = random_block(5, 12)
     block.positions[0, 0] = [np.nan, np.inf, -np.inf]
