@@ -25,6 +25,7 @@ from mdio.converters.periodic import TransformedLayout, notes_on_cut, notes_on_t
 from mdio.converters.selection import (
     check_not_truncated,
     choose_atoms,
+    notes_on_cut_names,
     open_with_topology,
     split_readable,
     stored_universe,
@@ -224,6 +225,12 @@ def plan_conversion(
     ):
         # For a topology beside the output.
         selected_atoms.universe = stored_universe(selected_atoms.source_topology, source)
+    if (
+        not keeps_topology
+        and selected_atoms.atoms is not None
+        and not is_structure(target, storage.to)
+    ):
+        transform_notes += notes_on_cut_names(selected_atoms)
     if repairs is not None:
         topology = repairs.meta.topology or topology
         repairs.meta = replace(repairs.meta, topology=topology)

@@ -211,6 +211,9 @@ def atom_count(top: AnyTopology) -> int:
         return len(_read_topology(top).atoms)
 
 
+PDB_NAME_LETTERS = 4
+
+
 @dataclass(eq=False)
 class SelectedAtoms:
     """The atoms to keep, and the groups among them."""
@@ -255,6 +258,22 @@ class SelectedAtoms:
         assert self.universe is not None
         atoms = self.universe.atoms if self.atoms is None else self.universe.atoms[self.atoms]
         return atoms if group is None else atoms[self.groups[group]]
+
+
+def notes_on_cut_names(selected_atoms: SelectedAtoms) -> list[str]:
+    """Return a note if names are longer than the topology beside an output, a PDB, holds."""
+    if selected_atoms.universe is None:
+        return []
+    atoms = selected_atoms.atom_group()
+    names = [*getattr(atoms, "names", ()), *getattr(atoms.residues, "resnames", ())]
+    long_names = [name for name in dict.fromkeys(names) if len(str(name)) > PDB_NAME_LETTERS]
+    if not long_names:
+        return []
+    return [
+        f"the matching topology holds {PDB_NAME_LETTERS} letters of a name, and "
+        f"{plural(len(long_names), 'name')} of atoms or residues have more, such as "
+        f"{long_names[0]}; h5md and zarr hold them in full"
+    ]
 
 
 def choose_atoms(

@@ -302,3 +302,20 @@ def test_that_of_other_atoms_does_not_do(adk, tmp_path):
     mdio.convert(adk["xtc"], out, top=adk["psf"], select="resid 1:20", selection=moved, stop=60)
     with pytest.raises(PlanError, match=r"adk\.xtc: .*topology.* -s"):
         mdio.append(adk["xtc"], out)
+
+
+def test_names_that_the_topology_beside_cuts_are_told(tmp_path):
+    universe = mda.Universe.empty(4, n_residues=1, atom_resindex=[0] * 4, trajectory=True)
+    universe.add_TopologyAttr("names", ["C1", "OXYGEN1", "OXYGEN2", "HA"])
+    universe.add_TopologyAttr("resnames", ["LIG"])
+    universe.atoms.write(str(tmp_path / "a.xtc"))
+
+    def notes(out, **options):
+        result = mdio.convert(tmp_path / "a.xtc", tmp_path / out, top=universe, **options)
+        return [note for note in result.notes if "4 letters" in note]
+
+    (note,) = notes("b.dcd", select=[0, 1, 2])
+    assert "2 names of atoms or residues have more, such as OXYGEN1" in note
+    assert not notes("c.dcd", select=[0, 3])
+    assert not notes("b.zarr", select=[0, 1, 2])
+    assert list(mda.Universe(tmp_path / "b.zarr").atoms.names) == ["C1", "OXYGEN1", "OXYGEN2"]
