@@ -329,7 +329,7 @@ PARSER_ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
     "compression": {
         "type": _parser_of_renamed("--compression", {"small": "rigid (for floats: zstd)"})
     },
-    "files": {"nargs": "+", "action": "extend"},
+    "files": {"nargs": "+", "action": "extend", "default": []},
     "float | None": {"type": float},
     "group": {"type": parse_group, "action": "append", "default": []},
     "int": {"type": int},

@@ -21,6 +21,7 @@ from mdio.advisor.measurements import (
 from mdio.advisor.profile import load_profile
 from mdio.advisor.recommend import recommend
 from mdio.advisor.report import headline, text_lines
+from mdio.cli.main import main
 from mdio.core.errors import PlanError, SourceError
 
 RECORDED = Path(__file__).parents[1] / "golden/advise_rmsd_xtc.json"
@@ -282,6 +283,8 @@ def test_read_calibration(tmp_path):
     path.write_text(json.dumps(record))
     assert read_calibration(f"zarr={path}").layout == "zarr"
     assert read_calibration(str(path)).layout == "as-is"
+    words = ["advise", "--replay", str(RECORDED)]
+    assert main([*words, "--calibrate", str(path), "--calibrate", f"zarr={path}"]) == 0
     for change in ({"schema": "other"}, {"n_frames": 0}, {"t_io_s": "x"}, {"workers": None}):
         path.write_text(json.dumps(record | change))
         with pytest.raises(SourceError, match=r"t\.json"):
