@@ -231,7 +231,7 @@ class Timeline:
             intervals = [
                 time[n + 1] - time[n] for n in (index - 1, index + 1) if 0 <= n < len(time) - 1
             ]
-            if intervals and time[index + 1] - time[index] > GAP * max(intervals):
+            if intervals and time[index + 1] - time[index] > GAP * max(0.0, *intervals):
                 notes.append(note_on_gap(last, following, "ps"))
         return notes
 

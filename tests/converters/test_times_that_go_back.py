@@ -139,3 +139,16 @@ def test_one_time_that_is_not_finite(tmp_path, number, value):
         mdio.convert(tmp_path / "a.zarr", tmp_path / "b.zarr", selection=selection, force=True)
         written = mdio.open(tmp_path / "b.zarr")
         assert written.read(0, written.info.n_frames).time.tolist() == time[chosen].tolist()
+
+
+@pytest.mark.filterwarnings("ignore:.*do not ascend:UserWarning")
+def test_descending_times_have_no_gap(tmp_path):
+    for name, n_frames in (("some", 5), ("all", 10)):
+        with mdio.Writer(tmp_path / f"{name}.zarr", 4) as writer:
+            writer.write_block(
+                np.arange(n_frames * 12).reshape(-1, 4, 3), time=-np.arange(n_frames)
+            )
+    mdio.convert(tmp_path / "some.zarr", tmp_path / "out.zarr")
+    result = mdio.append(tmp_path / "all.zarr", tmp_path / "out.zarr")
+    assert result.n_frames == 10
+    assert not any("no frames between" in note for note in result.notes)
