@@ -23,7 +23,7 @@ from mdio.analysis.plots import figure, figure_svg
 from mdio.analysis.report import BLOCK_COLOURS, need_matplotlib
 from mdio.analysis.scaling import append_jsonl, make_folder, mpiexec_command, run_for_json
 from mdio.cli.common import add, add_bench_output, positive, positives, print_json
-from mdio.cli.workers import comm_world, raise_on_root_alone
+from mdio.cli.workers import comm_world, raise_on_rank_0_alone
 from mdio.core.errors import BlockError
 from mdio.core.words import human_nbytes, plural
 from mdio.parallel import GATHERS
@@ -265,7 +265,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _run_on_ranks(args: argparse.Namespace) -> int:
     comm = comm_world("--on-ranks")
-    with raise_on_root_alone(comm):
+    with raise_on_rank_0_alone(comm):
         records = measure(comm, args.nbytes, args.repeats)
         if comm.rank == 0:
             rows = summarise(records)

@@ -94,7 +94,7 @@ def cases() -> tuple[int, dict[str, Cases]]:
     return n_frames, {
         "copy (memcpy)": {"numpy": lambda: np.copyto(out, positions)},
         "crc32c, a frame each": {
-            **sides(lambda: kernels.crc32c_pieces(positions, edges)),
+            **sides(lambda: kernels.crc32c_spans(positions, edges)),
             "google_crc32c": lambda: [google_crc32c.value(frame) for frame in frames],
         },
         "planar to xyz": sides(lambda: kernels.planar_to_xyz(planar, out)),

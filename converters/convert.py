@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from mdio.converters.append import prepare_append
-from mdio.converters.opening import add_program_frames, topology_for
+from mdio.converters.opening import add_writer_frames, topology_for
 from mdio.converters.options import (
     OPTION_OBJECTS,
     OPTIONS,
@@ -35,7 +35,7 @@ from mdio.converters.storage import (
     choose_direct,
     file_system_for,
     is_written_by_owner,
-    measure_codec_sizes,
+    measure_codec_shares,
     plan_for_owner,
     planned_stripe_nbytes,
 )
@@ -43,8 +43,8 @@ from mdio.converters.strategies.choice import check_options, choose_strategy
 from mdio.converters.strategies.conversion import Conversion
 from mdio.converters.strategies.job import Job, RepairedOutput
 from mdio.converters.strategies.structure import (
-    PLANNED_LAYOUT,
-    PRECISIONS,
+    STRUCTURE_LAYOUT,
+    STRUCTURE_PRECISIONS,
     StructureConversion,
     check_structure,
     is_structure,
@@ -84,10 +84,10 @@ def prepare(
     structure = is_structure(target, options.storage.to)
     if structure:
         check_structure(target, options)
-    layout_name = PLANNED_LAYOUT
+    layout_name = STRUCTURE_LAYOUT
     if not structure:
         layout_name = layout_name_for_output(
-            target, options.storage.to, one_frame_suffixes=PRECISIONS
+            target, options.storage.to, one_frame_suffixes=STRUCTURE_PRECISIONS
         )
     check_options(options, layout_name, target)
     open_options = {"verify": options.sources.verify, "overlap": options.sources.overlap}
@@ -145,9 +145,9 @@ def note_left_out_fields(
 
 def _notes_on_lost_integers(source: TrajectoryInfo, view: TrajectoryInfo) -> tuple[str, ...]:
     """Return a note if atoms were moved away from the integers that the source holds."""
-    if not source.xtc_integers or view.xtc_integers or not source.density:
+    if not source.xtc_integers or view.xtc_integers or not source.nbytes_per_atom:
         return ()
-    times_larger = 12 / source.density  # three float32
+    times_larger = 12 / source.nbytes_per_atom  # three float32
     return (
         f"{COMPRESSION_NOTE}atoms are moved, so that they are no longer at the integers of the "
         f"XTC; unrounded floats are stored, which are {times_larger:.1f} times as large; "
@@ -248,7 +248,7 @@ def plan_conversion(
         source.path, source=transformed_source, frames=frames, atoms=atoms, unreadable=unreadable
     )
     if repairs is not None:
-        view = add_program_frames(repairs.former, view)
+        view = add_writer_frames(repairs.former, view)
     notes = [*source.notes]
     if selection.dt_ps is not None:
         notes += filter(None, [note_on_dt(source.info, view.info, selection.dt_ps)])
@@ -281,9 +281,11 @@ def plan_conversion(
     if storage_options["container"] is None and writer.facts.copier is not None:
         storage_options["container"] = container_format(source)
     packs_integers = writer.facts.packs_integers and repairs is None
-    density = source.info.density
-    codec_sizes = (
-        measure_codec_sizes(view, selected_atoms.groups, storage, density) if packs_integers else {}
+    nbytes_per_atom = source.info.nbytes_per_atom
+    codec_shares = (
+        measure_codec_shares(view, selected_atoms.groups, storage, nbytes_per_atom)
+        if packs_integers
+        else {}
     )
     write_options = WriteOptions(
         **storage_options,
@@ -293,7 +295,7 @@ def plan_conversion(
         topology_nbytes=0 if topology is None else len(topology.to_bytes()),
         stripe_nbytes=planned_stripe_nbytes(storage, target),
         groups={name: len(atoms) for name, atoms in selected_atoms.groups.items()},
-        codec_sizes=codec_sizes,
+        codec_shares=codec_shares,
     )
     plan = note_left_out_fields(writer.plan_for(view.info, write_options), view.info, write_options)
     notes += filter(None, [no_stripes_note(target)])
@@ -308,8 +310,10 @@ def plan_conversion(
             f"{source.path}: its stored groups ({list_text(left_out_groups)}) are left out; store "
             "them again with --group NAME=SELECTION"
         )
-    plan = plan.replace(notes=(*plan.notes, *notes), source_density=source.info.density)
-    shares = filter(None, codec_sizes.get(FULL_SYSTEM, ()))
+    plan = plan.replace(
+        notes=(*plan.notes, *notes), source_nbytes_per_atom=source.info.nbytes_per_atom
+    )
+    shares = filter(None, codec_shares.get(FULL_SYSTEM, ()))
     min_share = min(shares, default=0.0) / 2  # a few frames say little about the others
     if plan.container is not None and plan.keeps_integers:
         is_whole = selected_atoms.atoms is None and plan.n_frames == source.info.n_frames
@@ -338,7 +342,7 @@ def plan_conversion(
         repairs=repairs,
         former_state=former_state,
         unreadable_stretches=stretches,
-        min_nbytes=min_share * (source.info.density or 0.0) * plan.n_frames * plan.n_atoms,
+        min_nbytes=min_share * (source.info.nbytes_per_atom or 0.0) * plan.n_frames * plan.n_atoms,
     )
     return choose_strategy(job)
 

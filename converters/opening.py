@@ -66,7 +66,7 @@ def recorded_files(layout: Layout, path_by_content: dict[str, AnyPath]) -> list[
     return []
 
 
-def open_damaged(path: str | PathLike[str]) -> Layout:
+def open_or_salvage(path: str | PathLike[str]) -> Layout:
     """Open a trajectory; if it is damaged, with the frames after the damage."""
     layout = open_layout(path)
     try:
@@ -98,7 +98,7 @@ def source_view(
 ) -> tuple[ViewLayout, Layout]:
     """Return the frames and atoms of the source that `layout` should hold, and the source.
 
-    Frames that a program wrote are not among them; see `add_program_frames`. They are transformed
+    Frames that a program wrote are not among them; see `add_writer_frames`. They are transformed
     as they were converted. The source has each frame of overlapping files once.
     """
     manifest = layout.manifest
@@ -118,7 +118,7 @@ def source_view(
         n_source = source.info.n_frames
         readable = np.setdiff1d(np.arange(n_source), indices_from_runs(unreadable or []))
         view = ViewLayout(source.path, source=transformed, frames=readable, atoms=atoms)
-        frames = readable[_match_frames(layout, view, unit)]
+        frames = readable[_source_frames_of_output(layout, view, unit)]
         source = _chain_frames(source, frames)  # whose bytes can be copied
         transformed, frames = _transform_source(layout, source, top), None
     info = source.info
@@ -220,16 +220,16 @@ def _transform_source(layout: Layout, source: Layout, top: str | PathLike[str] |
     return transformed
 
 
-def program_frames(layout: Layout) -> NDArray[np.int64]:
+def writer_frames(layout: Layout) -> NDArray[np.int64]:
     """Return the numbers of frames that a program wrote, and no file of the source has."""
     source = (layout.manifest or {}).get("source", {})
     return indices_from_runs(source.get("by_program", []))
 
 
-def add_program_frames(layout: Layout, view: ViewLayout) -> ViewLayout:
+def add_writer_frames(layout: Layout, view: ViewLayout) -> ViewLayout:
     """Return a `source_view` with all frames of `layout`: its own where a program wrote them."""
     from_program = np.zeros(layout.info.n_frames, np.int64)
-    from_program[program_frames(layout)] = 1
+    from_program[writer_frames(layout)] = 1
     if not from_program.any():
         return view
     frames = np.where(from_program, np.arange(len(from_program)), np.cumsum(1 - from_program) - 1)
@@ -237,7 +237,7 @@ def add_program_frames(layout: Layout, view: ViewLayout) -> ViewLayout:
     return ViewLayout(view.path, source=chain_joined([view, open_layout(layout.path)], joining))
 
 
-def _match_frames(layout: Layout, source: ViewLayout, unit: str) -> NDArray[np.int64]:
+def _source_frames_of_output(layout: Layout, source: ViewLayout, unit: str) -> NDArray[np.int64]:
     """Return the number in `source` of each frame of `layout` that no program wrote.
 
     `unit`: what they are matched by, ``ps`` or ``steps``. Where several files have a frame of the
@@ -247,7 +247,7 @@ def _match_frames(layout: Layout, source: ViewLayout, unit: str) -> NDArray[np.i
     source_keys = read_frame_keys(source).of(unit)
     order = np.argsort(source_keys, kind="stable")
     source_keys = source_keys[order]
-    numbers = np.setdiff1d(np.arange(layout.info.n_frames), program_frames(layout))
+    numbers = np.setdiff1d(np.arange(layout.info.n_frames), writer_frames(layout))
     try:
         keys = read_frame_keys(layout).of(unit)[numbers]
     except CorruptLayoutError:  # a damaged segment; most likely it had the last of equal ones

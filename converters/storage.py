@@ -17,7 +17,7 @@ from mdio.core.files.writing import Direct, free_memory
 from mdio.layouts.base import Layout
 from mdio.layouts.codecs.quantised import QuantisedFormat, encode_chunk
 from mdio.layouts.manifest import FULL_SYSTEM
-from mdio.layouts.plan import DEFAULT_STRIPE_NBYTES, CodecSizes, LayoutPlan
+from mdio.layouts.plan import DEFAULT_STRIPE_NBYTES, CodecShares, LayoutPlan
 from mdio.layouts.registry import layout_class
 from mdio.layouts.striping.file_systems import (
     StripeRecord,
@@ -54,13 +54,16 @@ def file_system_for(target: Path, compression: str | None) -> str | None:
     return type_name if compression == "auto" or is_network(type_name) else None
 
 
-def measure_codec_sizes(
-    view: Layout, groups: Mapping[str, NDArray[np.int64]], storage: Storage, density: float | None
-) -> dict[str, CodecSizes]:
+def measure_codec_shares(
+    view: Layout,
+    groups: Mapping[str, NDArray[np.int64]],
+    storage: Storage,
+    nbytes_per_atom: float | None,
+) -> dict[str, CodecShares]:
     """Return the size of integers when packed again, by group, measured on a few middle frames.
 
-    Empty where integers are not stored, or where their codec was requested. `density`: bytes of the
-    source for an atom and frame.
+    Empty where integers are not stored, or where their codec was requested. `nbytes_per_atom`:
+    bytes of the source for an atom and frame.
     """
     info, precision = view.info, storage.precision
     step = info.precision if info.xtc_integers else None
@@ -68,7 +71,7 @@ def measure_codec_sizes(
         step = precision
     if precision == "none" or storage.compression not in (None, "auto"):
         return {}
-    if step is None or not step > 0 or not density or info.n_frames * info.n_atoms == 0:
+    if step is None or not step > 0 or not nbytes_per_atom or info.n_frames * info.n_atoms == 0:
         return {}
     quantised_format = QuantisedFormat(step, "xtc" if step is info.precision else "step")
     max_frames = max(BITPACK_FRAMES, min(MAX_RIGID_FRAMES, SAMPLE_NBYTES // info.frame_nbytes))
@@ -77,7 +80,7 @@ def measure_codec_sizes(
     shares = {}
     for name, atoms in {FULL_SYSTEM: None, **groups}.items():
         frames = all_atoms if atoms is None else all_atoms.take(atoms, axis=1)
-        frame_nbytes = density * frames.shape[1]
+        frame_nbytes = nbytes_per_atom * frames.shape[1]
         bitpack_share = _bitpacked_nbytes(frames, quantised_format) / frame_nbytes
         max_share, rigid_share = bitpack_share, None
         if info.precision is not None and step != info.precision:
@@ -88,7 +91,7 @@ def measure_codec_sizes(
             sample = view.read(begin, end, atoms=atoms).positions
             chunk = encode_chunk(sample, replace(quantised_format, compressor="rigid"))
             rigid_share = len(chunk) / len(sample) / frame_nbytes
-        shares[name] = CodecSizes(bitpack_share, rigid_share)
+        shares[name] = CodecShares(bitpack_share, rigid_share)
     return shares
 
 
@@ -109,9 +112,9 @@ def choose_direct(requested: str, plan: LayoutPlan, target: Path) -> Direct:
     if requested != "auto":
         return requested == "on"
     nbytes = float(plan.nbytes)
-    if plan.precision and plan.precision_source != "asked" and plan.source_density:
+    if plan.precision and plan.precision_source != "asked" and plan.source_nbytes_per_atom:
         n_atoms = sum(array.n_atoms for array in plan.arrays) or plan.n_atoms
-        nbytes = min(nbytes, plan.source_density * plan.n_frames * n_atoms)
+        nbytes = min(nbytes, plan.source_nbytes_per_atom * plan.n_frames * n_atoms)
     if is_network(file_system_type(target)):
         return False
     if 0 < MEMORY_SHARE * free_memory() < nbytes:

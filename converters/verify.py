@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.converters.opening import (
-    add_program_frames,
+    add_writer_frames,
     count_excluded_frames,
     describe_missing_frames,
-    open_damaged,
+    open_or_salvage,
     paths_by_contents,
     recorded_files,
     sort_as_recorded,
@@ -275,7 +275,7 @@ class Verifier:
         """Frames that only the output itself has, and that are not compared."""
         self.block_frames = 0
         """Frames that are compared at a time; 0 = none are."""
-        layout = open_damaged(out)
+        layout = open_or_salvage(out)
         result.has_checksums = layout.manifest is not None
         self.layouts = [layout]
         self.prefixes = [""]
@@ -317,7 +317,7 @@ class Verifier:
                             f"or add its frames (mdio append {file} {layout.path})"
                         )
                 result.frames_left_out = count_excluded_frames(layout)
-                self.source = add_program_frames(layout, self.files_view)
+                self.source = add_writer_frames(layout, self.files_view)
             if self.source is not None:
                 self._check_shapes(layout, self.source)
             if view is None and against is not None:
@@ -691,7 +691,7 @@ def _verify_members(
 
 
 def _files_of(out: Path, path_by_content: dict[str, AnyPath]) -> list[AnyPath]:
-    with open_damaged(out) as layout:
+    with open_or_salvage(out) as layout:
         return recorded_files(layout, path_by_content)
 
 

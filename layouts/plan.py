@@ -308,7 +308,7 @@ class StorageOptions:
             )
 
 
-class CodecSizes(NamedTuple):
+class CodecShares(NamedTuple):
     """Size of an XTC's integers with each codec, as a share of the XTC, from a few frames."""
 
     bitpack: float
@@ -331,7 +331,7 @@ class WriteOptions(StorageOptions):
     """Bytes of the stored topology; 0 without one."""
     pattern: Pattern = "blocks"
     """Way in which the output will be read."""
-    codec_sizes: Mapping[str, CodecSizes] = field(default_factory=dict)
+    codec_shares: Mapping[str, CodecShares] = field(default_factory=dict)
     """Sizes of the full system (``trajectory``) and each group, if they decide the codec."""
 
 
@@ -435,7 +435,7 @@ class LayoutPlan:
     n_files: int = 1
     nbytes: int = 0
     """Bytes of the output: exact except for headers if uncompressed, an upper estimate if not."""
-    source_density: float | None = None
+    source_nbytes_per_atom: float | None = None
     """Bytes on disk of the source per atom and frame."""
 
     @property
@@ -513,7 +513,7 @@ def plan_arrays(info: TrajectoryInfo, options: WriteOptions, *, quantised: bool)
     """Plan the chunked arrays of h5md and zarr; the caller sets `layout`, `n_files` and precision.
 
     `quantised`: whether positions are stored as differenced integers, which compress best with many
-    frames a chunk.
+    frames per chunk.
     """
     for flag, value in (
         ("--chunk-frames", options.chunk_frames),
@@ -552,7 +552,7 @@ def plan_arrays(info: TrajectoryInfo, options: WriteOptions, *, quantised: bool)
     )
     total_nbytes = info.frame_nbytes * info.n_frames
     piece_nbytes = min(max(total_nbytes // MIN_PIECES, MIN_PIECE_NBYTES), MAX_PIECE_NBYTES)
-    # A power of two of chunks, so that groups can have 1, 2, 4, ... times as many frames a chunk.
+    # A power of two of chunks, so that groups can have 1, 2, 4, ... times as many frames per chunk.
     max_chunks = max(1, min(piece_nbytes // info.frame_nbytes, info.n_frames) // chunk_frames)
     n_chunks = 1 << (max_chunks.bit_length() - 1)
     arrays = []

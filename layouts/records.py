@@ -21,7 +21,7 @@ from mdio.core.frames import FIELDS, AtomIndices, FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c
 from mdio.layouts.base import TIMES_MADE_UP, TIMES_MADE_UP_NOT_STEPS, Layout
 from mdio.layouts.foreign.snapshot import Snapshot, fill_row
-from mdio.layouts.native.encoder import PIECE_NBYTES, Bytes, Encoder
+from mdio.layouts.native.encoder import DECODED_PIECE_NBYTES, Bytes, Encoder
 from mdio.layouts.native.file import IndexedLayout
 from mdio.layouts.native.writer import AppendingFileWriter
 from mdio.layouts.plan import FieldPlan, LayoutPlan, WriteOptions
@@ -165,7 +165,7 @@ class RecordsWriter(AppendingFileWriter):
     @classmethod
     def plan_for(cls, info: TrajectoryInfo, options: WriteOptions) -> LayoutPlan:  # noqa: ARG003
         """Plan one file; the caller adds notes on `options` that were not followed."""
-        piece_frames = max(1, min(PIECE_NBYTES // max(1, 12 * info.n_atoms), info.n_frames))
+        piece_frames = max(1, min(DECODED_PIECE_NBYTES // max(1, 12 * info.n_atoms), info.n_frames))
         nbytes = info.n_frames * (100 + cls.atom_nbytes * info.n_atoms)
         fields = tuple(name for name in info.fields if name in cls.fields)
         native = FieldPlan(fields, info.sparse)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.files.piece_sums import PieceSums
+from mdio.core.files.span_checksums import SpanChecksums
 from mdio.core.files.store import store_at
 
 EXPONENT = 0x7F800000
@@ -36,7 +36,7 @@ class FrameTable:
     edges: NDArray[np.int64]
     header: Callable[[int, int], bytes] | None = None
     first: int = 0
-    checksums: PieceSums | None = None
+    checksums: SpanChecksums | None = None
     check: FrameCheck | None = None
     byte_order: str | None = None
 

@@ -44,7 +44,14 @@ class NotFinite:
         frames = np.flatnonzero(counts)
         return cls(int(counts.sum()), len(frames), first + int(frames[0]))
 
-    def __str__(self) -> str:
+    def note(self, n_atoms: int) -> str:
+        """Return a note for the user on an output of `n_atoms`."""
+        if self.coordinates == 3 * n_atoms * self.frames:
+            return (
+                f"{plural(self.frames, 'frame')} (the first is frame {self.first_frame}) "
+                f"{'has' if self.frames == 1 else 'have'} no finite positions: NaN where the source "
+                "has none"
+            )
         return (
             f"positions are kept as they are, and of them {plural(self.coordinates, 'coordinate')} "
             f"in {plural(self.frames, 'frame')} (the first is frame {self.first_frame}) "

@@ -51,7 +51,7 @@ def timed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 def time_calls() -> None:
     """Let all checksums and all calls of journals be timed, wherever they are made."""
-    sums = [kernels.crc32c, kernels.crc32c_pieces]
+    sums = [kernels.crc32c, kernels.crc32c_spans]
     for module in [module for name, module in sys.modules.items() if "mdio" in name]:
         for name, value in list(vars(module).items()):
             if any(value is one for one in sums):

@@ -25,7 +25,7 @@ from mdio.converters.strategies.job import Job, file_has
 from mdio.converters.strategies.resuming import find_complete_output
 from mdio.converters.strategies.write_tasks import (
     WriteTaskWorker,
-    describe_task,
+    describe_piece,
     order_for_concurrent_files,
 )
 from mdio.core.errors import MdioError, OutputError, PlanError
@@ -171,7 +171,7 @@ class Conversion:
             self.states.check()
             writer: LayoutWriter = worker.writer
             if writer.meta.not_finite is not None:
-                writer.notes.append(str(writer.meta.not_finite))
+                writer.notes.append(writer.meta.not_finite.note(writer.plan.n_atoms))
             writer.notes += self._notes_on_times()
             if self._journal is not None:
                 with output_errors(writer.path):
@@ -397,7 +397,7 @@ class Conversion:
 
         try:
             for _, (record, items) in results_of(
-                executor, worker, pieces, describe_task, **rank_options
+                executor, worker, pieces, describe_piece, **rank_options
             ):
                 raise_received_signal()
                 for item in items:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 from mdio.converters.options import ConvertResult, Progress
 from mdio.converters.strategies.conversion import Conversion
 from mdio.converters.strategies.job import Job
-from mdio.converters.strategies.write_tasks import WriteTaskWorker, describe_task
+from mdio.converters.strategies.write_tasks import WriteTaskWorker, describe_piece
 from mdio.core.errors import MdioError, OutputError, PlanError
 from mdio.core.files.journal import find_unfinished, journal_path, refuse_unfinished
 from mdio.core.files.locks import temporary_for
@@ -85,7 +85,7 @@ class MPIOConversion(Conversion):
                 "parallel HDF5 is for ranks of MPI; add --mpi, and start it with mpiexec"
             )
         writer: H5MDMPIOWriter = worker.writer
-        agreement = Agreement(ranks.comm, self._abort_cleanup(writer.path, executor))
+        agreement = Agreement(ranks.comm, self._files_to_remove(writer.path, executor))
         _call_collectively(agreement, lambda: writer.open_shared(ranks.comm))
         nbytes = 0
         failure: Exception | None = None
@@ -108,7 +108,7 @@ class MPIOConversion(Conversion):
             return writer.path.stat().st_size  # only HDF5 has seen the compressed bytes
         return nbytes
 
-    def _abort_cleanup(
+    def _files_to_remove(
         self, temporary: Path, executor: Executor
     ) -> Callable[[], tuple[list[Path], str]]:
         """Return a function that lists the temporary files to remove if the program is ended.
@@ -155,7 +155,7 @@ class MPIOConversion(Conversion):
                 try:
                     record, items = worker(pieces[number])
                 except Exception as cause:
-                    error = item_error(describe_task(pieces[number]) + ranks.place_text, cause)
+                    error = item_error(describe_piece(pieces[number]) + ranks.place_text, cause)
                     failure = {"error": error, "number": number}
             agreement.reach(**failure)
             try:

@@ -20,19 +20,19 @@ from mdio.core.frames import FrameBlock
 from mdio.core.options import non_defaults, spell_option
 from mdio.parallel.executors import Executor
 
-PRECISIONS = MappingProxyType({".gro": 0.01, ".pdb": 0.001})
+STRUCTURE_PRECISIONS = MappingProxyType({".gro": 0.01, ".pdb": 0.001})
 """Step of positions in these files by suffix, in angstrom."""
 ATOM_NBYTES = MappingProxyType({".gro": 69, ".pdb": 113})
 """Most bytes of an atom: in GRO with velocities, in PDB a line and one of its bonds."""
 HEADER_NBYTES = 1000
 """Most bytes of everything but the atoms: title, box."""
-PLANNED_LAYOUT = "trr"
+STRUCTURE_LAYOUT = "trr"
 """Layout as which a structure file is planned: it holds all fields of a frame."""
 
 
 def is_structure(out: Path, to: str | None) -> bool:
     """Return whether an output is a structure file, by its suffix."""
-    return to is None and out.suffix.lower() in PRECISIONS
+    return to is None and out.suffix.lower() in STRUCTURE_PRECISIONS
 
 
 def check_structure(out: Path, options: ConversionOptions) -> None:
@@ -64,14 +64,14 @@ class StructureConversion(Conversion):
         present = job.plan.native.fields
         fields = [name for name in ("positions", "velocities") if name in present]
         fields = fields[:1] if suffix == ".pdb" else fields
-        notes = [f"positions are rounded to steps of {PRECISIONS[suffix]:g} angstrom"]
+        notes = [f"positions are rounded to steps of {STRUCTURE_PRECISIONS[suffix]:g} angstrom"]
         if left_out := present[len(fields) :]:
             notes.append(f"{suffix[1:]} holds no {' and no '.join(left_out)}: left out")
         plan = job.plan.replace(
             layout=suffix[1:],
             container=suffix[1:],
             fields=tuple(fields),
-            precision=PRECISIONS[suffix],
+            precision=STRUCTURE_PRECISIONS[suffix],
             nbytes=HEADER_NBYTES + ATOM_NBYTES[suffix] * job.plan.n_atoms,
             notes=(*job.plan.notes, *notes),
         )

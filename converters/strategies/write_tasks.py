@@ -51,7 +51,7 @@ def cut_batches(start: int, stop: int, max_frames: int | None) -> list[Piece]:
     return [(first, min(first + max_frames, stop)) for first in range(start, stop, max_frames)]
 
 
-def describe_task(piece: Piece) -> str:
+def describe_piece(piece: Piece) -> str:
     """Return the name of a piece for messages."""
     return frames_text(piece[0], piece[1])
 

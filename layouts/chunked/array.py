@@ -2,7 +2,7 @@
 
 Uncompressed chunks of complete frames are read from the file straight into the caller's array,
 several with one call. A complete chunk is compared with its crc32c. Of uncompressed chunks at the
-ends of a run of frames, and of frames much larger than the requested atoms, only the pieces with
+ends of a run of frames, and of frames much larger than the requested atoms, only the spans with
 requested numbers are read, and each is compared with its own checksum.
 """
 
@@ -19,15 +19,15 @@ from numpy.typing import NDArray
 from mdio.core.blocks import FrameRuns
 from mdio.core.errors import CorruptLayoutError
 from mdio.core.files.in_flight import ByteRange, Opening
-from mdio.core.files.piece_sums import (
-    ROW_PIECE_NBYTES,
+from mdio.core.files.reading import Buffer, OpenFile
+from mdio.core.files.span_checksums import (
+    ROW_SPAN_NBYTES,
     Sums,
     first_difference,
-    pieces_of_row,
-    row_sums,
-    widen_to_pieces,
+    row_checksums,
+    spans_of_row,
+    widen_to_spans,
 )
-from mdio.core.files.reading import Buffer, OpenFile
 from mdio.core.frames import AtomIndices, Scratch
 from mdio.core.kernels import crc32c, gather_atoms, unshuffle
 
@@ -102,8 +102,8 @@ class ChunkedArray(ABC):
     Chunks form a grid: their rows are along the frames, their columns along the atoms.
     `name`: in messages. `shape`, `chunk`: numbers of frames and atoms, of the array and of
     a chunk. `uncompressed`: whether chunks are stored so. `verify`: whether everything that is
-    read is compared with checksums. `has_piece_checksums`: whether parts of a frame in a chunk are
-    then read as complete pieces (`mdio.core.files.piece_sums`).
+    read is compared with checksums. `has_span_checksums`: whether parts of a frame in a chunk are
+    then read as complete spans (`mdio.core.files.span_checksums`).
     """
 
     trailer_nbytes = 0
@@ -123,16 +123,16 @@ class ChunkedArray(ABC):
         *,
         uncompressed: bool,
         verify: bool,
-        has_piece_checksums: bool,
+        has_span_checksums: bool,
     ) -> None:
         self.name = name
         self.n_frames, self.n_atoms = shape[:2]
         self.chunk_frames, self.chunk_atoms = chunk[:2]
         self.grid = (-(-self.n_frames // self.chunk_frames), -(-self.n_atoms // self.chunk_atoms))
         self.row_nbytes = 12 * self.chunk_atoms
-        self.uncompressed, self.has_piece_checksums = (
+        self.uncompressed, self.has_span_checksums = (
             uncompressed,
-            uncompressed and verify and has_piece_checksums,
+            uncompressed and verify and has_span_checksums,
         )
         self.verifies = verify
         self._all_columns = [
@@ -143,7 +143,7 @@ class ChunkedArray(ABC):
         ]
         # Frames of all atoms are then stored in one run, as in memory.
         self._is_contiguous = uncompressed and self.chunk_atoms == self.n_atoms
-        self._n_pieces = pieces_of_row(self.row_nbytes)
+        self._n_spans = spans_of_row(self.row_nbytes)
         self._last_selection: tuple[AtomIndices, list[ColumnAtoms]] | None = None
         self._decoded_row = self._last_partial_row = -1
         """Numbers of the row whose decoded chunks are kept, and of that last read in part."""
@@ -196,8 +196,8 @@ class ChunkedArray(ABC):
             begin, end = 0, 12 * n_atoms
             if atoms is not None:
                 begin, end = 12 * int(atoms.min()), 12 * int(atoms.max()) + 12
-            if self.has_piece_checksums:
-                begin, end = widen_to_pieces(begin, end, self.row_nbytes)
+            if self.has_span_checksums:
+                begin, end = widen_to_spans(begin, end, self.row_nbytes)
             if (end - begin) * PARTIAL_READ_DIVISOR <= self.row_nbytes:
                 byte_bounds = begin, end
         return ColumnAtoms(column, atoms, n_atoms, target, byte_bounds)
@@ -218,10 +218,8 @@ class ChunkedArray(ABC):
         """Compare the crc32c of a chunk with the stored one; raises CorruptLayoutError."""
         raise NotImplementedError
 
-    def _piece_checksums(
-        self, start: int, stop: int, column: int, first: int, n_pieces: int
-    ) -> Sums:
-        """Return checksums of `n_pieces` of frames ``start:stop`` of a column, (frames, pieces)."""
+    def _span_checksums(self, start: int, stop: int, column: int, first: int, n_spans: int) -> Sums:
+        """Return checksums of `n_spans` of frames ``start:stop`` of a column, (frames, spans)."""
         raise NotImplementedError
 
     def _decode(
@@ -334,17 +332,17 @@ class ChunkedArray(ABC):
         first: int,
         file: OpenFile,
         rows: NDArray[np.generic],
-        piece: int = 0,
+        span: int = 0,
     ) -> None:
-        """Compare rows of a chunk, from its frame `first` on, and from piece `piece` of each on."""
-        checksums = row_sums(rows)
+        """Compare rows of a chunk, from its frame `first` on, and from span `span` of each on."""
+        checksums = row_checksums(rows)
         start, n_rows = row * self.chunk_frames + first, len(rows)
-        n_pieces = len(checksums) // n_rows
-        expected = self._piece_checksums(start, start + n_rows, column, piece, n_pieces)
+        n_spans = len(checksums) // n_rows
+        expected = self._span_checksums(start, start + n_rows, column, span, n_spans)
         difference = first_difference(checksums, expected)
         if difference is not None:
             problem = (
-                f"the checksum of frame {start + difference // n_pieces} is "
+                f"the checksum of frame {start + difference // n_spans} is "
                 f"{checksums[difference]:08x}, expected {expected.flat[difference]:08x}; the file "
                 "is damaged or not what was written there, convert the source again"
             )
@@ -354,13 +352,13 @@ class ChunkedArray(ABC):
         """Read frames of an uncompressed chunk, from its frame `first` on."""
         file, offset, _ = self.locate(row, 0)
         offset += first * self.row_nbytes
-        if self.has_piece_checksums:
+        if self.has_span_checksums:
             start = row * self.chunk_frames + first
-            checksums = self._piece_checksums(start, start + len(out), 0, 0, self._n_pieces)
-            if file.fill_rows(offset, out, checksums, ROW_PIECE_NBYTES):
+            checksums = self._span_checksums(start, start + len(out), 0, 0, self._n_spans)
+            if file.fill_rows(offset, out, checksums, ROW_SPAN_NBYTES):
                 return
         self._fill(row, 0, file, offset, out)
-        if self.has_piece_checksums:
+        if self.has_span_checksums:
             self._check_frames(row, 0, first, file, out)
 
     def _read_contiguous(self, start: int, stop: int, out: FloatArray) -> None:
@@ -462,8 +460,8 @@ class ChunkedArray(ABC):
         else:
             for number, frame_bytes in enumerate(row_bytes):
                 self._fill(row, column, file, first_byte + number * self.row_nbytes, frame_bytes)
-        if self.has_piece_checksums:
-            self._check_frames(row, column, first, file, row_bytes, low // ROW_PIECE_NBYTES)
+        if self.has_span_checksums:
+            self._check_frames(row, column, first, file, row_bytes, low // ROW_SPAN_NBYTES)
         return row_bytes.view("<f4")
 
     def _read_encoded(self, row: int, column: int, *, verify: bool) -> tuple[OpenFile, Bytes]:

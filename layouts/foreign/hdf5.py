@@ -164,7 +164,7 @@ def chunks_of(dataset: h5py.Dataset, file: OpenFile) -> ForeignChunks | None:
         np.full(offset.shape, chunk_nbytes, np.int64),
         uncompressed=True,
         verify=False,
-        has_piece_checksums=False,
+        has_span_checksums=False,
     )
 
 

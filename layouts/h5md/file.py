@@ -30,8 +30,8 @@ from numpy.typing import NDArray
 from mdio._version import __version__
 from mdio.core.boxes import edges_from_boxes, periodic_axes
 from mdio.core.errors import PlanError
-from mdio.core.files.piece_sums import total_and_row_sums
 from mdio.core.files.reading import OpenFile
+from mdio.core.files.span_checksums import total_and_row_checksums
 from mdio.core.files.writing import allocate
 from mdio.core.frames import H5MD_NAMES
 from mdio.core.kernels import crc32c, shuffle
@@ -394,10 +394,10 @@ def cut_chunks(
 
 
 def chunk_checksums(chunk: NDArray[np.float32], codec: ChunkCodec) -> list[int]:
-    """Return the crc32c of a chunk and, if it is not compressed, those of pieces of its rows."""
+    """Return the crc32c of a chunk and, if it is not compressed, those of the spans of its rows."""
     if codec is not None:
         return [crc32c(chunk)]
-    chunk_crc, rows = total_and_row_sums(chunk)
+    chunk_crc, rows = total_and_row_checksums(chunk)
     return [chunk_crc, *rows]
 
 

@@ -30,11 +30,11 @@ from mdio.layouts.foreign.hdf5 import check_heaps
 ARRAYS = "mdio/arrays"
 """Below this, ``GROUP/ELEMENT`` has the tables of the chunks of ``/particles/GROUP/ELEMENT/value``:
 ``crc32c``; ``offset``, unless it is contiguous; ``nbytes`` if chunks are compressed, or else
-`PIECES`."""
+`SPANS`."""
 
-PIECES = "pieces"
+SPANS = "pieces"
 """Table (F, chunks along the atoms, P) uint32 for verifying parts of chunks: the crc32c of each
-frame's row of a chunk, in P pieces (`mdio.core.files.piece_sums`)."""
+frame's row of a chunk, in P spans (`mdio.core.files.span_checksums`)."""
 
 RUN_FRAMES = "run_frames"
 """Attribute of the tables of a contiguous array: frames in a run with one checksum."""

@@ -25,7 +25,7 @@ from h5py import h5fd, h5p, h5s
 from numpy.typing import NDArray
 
 from mdio.core.errors import FOREIGN_ERRORS, MissingExtraError, OutputError, PlanError
-from mdio.core.files.piece_sums import pieces_of_row
+from mdio.core.files.span_checksums import spans_of_row
 from mdio.core.frames import FrameBlock
 from mdio.core.signals import LAUNCHER_READ_S
 from mdio.layouts.h5md.file import (
@@ -252,4 +252,4 @@ class H5MDMPIOWriter(H5MDWriter):
         n_rows = array.chunk_frames
         if array.contiguous:
             n_rows = min(n_rows, self.plan.n_frames - row * n_rows)
-        return 1 + n_rows * pieces_of_row(12 * array.chunk_atoms)
+        return 1 + n_rows * spans_of_row(12 * array.chunk_atoms)

@@ -14,8 +14,8 @@ from h5py import h5z
 from numpy.typing import NDArray
 
 from mdio.core.errors import FOREIGN_ERRORS, CorruptLayoutError, one_line
-from mdio.core.files.piece_sums import Sums, pieces_of_row, row_sums
 from mdio.core.files.reading import OpenFile
+from mdio.core.files.span_checksums import Sums, row_checksums, spans_of_row
 from mdio.core.frames import H5MD_NAMES, AtomIndices, TrajectoryInfo
 from mdio.core.kernels import crc32c
 from mdio.layouts.chunked.array import ChunksInFile, inflate
@@ -34,9 +34,9 @@ from mdio.layouts.h5md.gromacs_topology import TOPOLOGY
 from mdio.layouts.h5md.io import (
     ARRAYS,
     BOX_PATH,
-    PIECES,
     RUN_FRAMES,
     SOURCE_STEP,
+    SPANS,
     Column,
     duplicate_descriptor,
     manifest_text,
@@ -56,8 +56,8 @@ class H5MDChunks(ChunksInFile):
     """One ``/particles/GROUP/ELEMENT/value``, (F, A, 3).
 
     `crcs`, (frame chunks, atom chunks): checksum of each decoded chunk. `decode`: function that
-    decodes a chunk into an array; None for uncompressed chunks. `pieces`: checksums of parts of
-    chunks, if there are any; see `mdio.layouts.h5md.io.PIECES`. Other parameters are those of
+    decodes a chunk into an array; None for uncompressed chunks. `spans`: checksums of parts of
+    chunks, if there are any; see `mdio.layouts.h5md.io.SPANS`. Other parameters are those of
     `ChunksInFile`.
     """
 
@@ -68,17 +68,17 @@ class H5MDChunks(ChunksInFile):
         *chunks: Any,
         crcs: NDArray[np.uint32],
         decode: Decode | None,
-        pieces: Column | None,
+        spans: Column | None,
         verify: bool,
     ) -> None:
-        uncompressed, has_piece_checksums = decode is None, pieces is not None
+        uncompressed, has_span_checksums = decode is None, spans is not None
         super().__init__(
             *chunks,
             uncompressed=uncompressed,
             verify=verify,
-            has_piece_checksums=has_piece_checksums,
+            has_span_checksums=has_span_checksums,
         )
-        self.crcs, self.pieces, self._decode_chunk = crcs, pieces, decode
+        self.crcs, self.spans, self._decode_chunk = crcs, spans, decode
 
     def _compare(
         self, row: int, column: int, file: OpenFile, crc: int, _: NDArray[np.uint8]
@@ -88,12 +88,10 @@ class H5MDChunks(ChunksInFile):
             problem = f"crc32c {crc:08x} found, {expected:08x} expected; the file is damaged"
             raise self.chunk_error(row, column, file, f"{problem}: convert the source again")
 
-    def _piece_checksums(
-        self, start: int, stop: int, column: int, first: int, n_pieces: int
-    ) -> Sums:
-        assert self.pieces is not None
-        table = self.pieces.read(self.file, start, stop)
-        return table[:, column, first : first + n_pieces]
+    def _span_checksums(self, start: int, stop: int, column: int, first: int, n_spans: int) -> Sums:
+        assert self.spans is not None
+        table = self.spans.read(self.file, start, stop)
+        return table[:, column, first : first + n_spans]
 
     def _decode(
         self,
@@ -123,7 +121,7 @@ def stored_chunks(arrays: Arrays, start: int, stop: int) -> Iterator[EncodedChun
             data = file.array(offset, nbytes)
             crcs = [int(array.crcs[row, column])]
             if array.uncompressed:
-                crcs += row_sums(data.reshape(-1, array.row_nbytes)).tolist()
+                crcs += row_checksums(data.reshape(-1, array.row_nbytes)).tolist()
             yield EncodedChunk(f"{group}/{field}/{row}/{column}", data, crcs)
 
 
@@ -197,13 +195,13 @@ class OwnFile(OwnOutput[H5MDChunks]):
         element = f"{group}/{H5MD_NAMES[field]}"
         if expected and crc32c(crcs) != expected[f"{element}/crc32c"]:
             raise ValueError(f"the checksums of {dataset.name} are damaged")
-        pieces = None
-        if f"{element}/{PIECES}" in expected:
-            n_pieces = pieces_of_row(12 * (dataset.chunks or shape)[1])
-            table_shape = (shape[0], crcs.shape[1], n_pieces)
-            crc = expected[f"{element}/{PIECES}"]
+        spans = None
+        if f"{element}/{SPANS}" in expected:
+            n_spans = spans_of_row(12 * (dataset.chunks or shape)[1])
+            table_shape = (shape[0], crcs.shape[1], n_spans)
+            crc = expected[f"{element}/{SPANS}"]
             table_name = f"{H5MD_NAMES[field]} of {group}, checksums"
-            pieces = self._column(tables[PIECES], table_shape, "<u4", crc, table_name)
+            spans = self._column(tables[SPANS], table_shape, "<u4", crc, table_name)
         if dataset.chunks is None:
             self.contiguous = True
             decode: Decode | None = None
@@ -225,7 +223,7 @@ class OwnFile(OwnOutput[H5MDChunks]):
             nbytes,
             crcs=crcs,
             decode=decode,
-            pieces=pieces,
+            spans=spans,
             verify=self._verifies,
         )
 
@@ -269,7 +267,7 @@ class OwnFile(OwnOutput[H5MDChunks]):
         array = self.arrays[self.group or FULL_SYSTEM, "positions"]
         if not array.uncompressed or self.manifest.get("flavour") is not None:
             return None
-        if self.contiguous:  # a chunk a frame, since the last run of frames may be shorter
+        if self.contiguous:  # a chunk per frame, since the last run of frames may be shorter
             begins = array.offset[0, 0] + 12 * array.n_atoms * np.arange(array.n_frames)
             return frame_chunk_table(self.path, begins, np.zeros(1, np.int64), array.n_atoms)
         chunk = (array.chunk_frames, array.chunk_atoms, 3)
@@ -291,9 +289,9 @@ class OwnFile(OwnOutput[H5MDChunks]):
         for column in self._columns.values():
             yield Unit(column.name, partial(column.verify, self._bytes))
         for (group, field), array in self.arrays.items():
-            if array.pieces is not None:
-                verify = partial(array.pieces.verify, self._bytes)
-                yield Unit(array.pieces.name, verify, None, group)
+            if array.spans is not None:
+                verify = partial(array.spans.verify, self._bytes)
+                yield Unit(array.spans.name, verify, None, group)
             yield from self._units_of((group, field))
 
     def encoded_chunks(self, start: int, stop: int) -> list[EncodedChunk]:

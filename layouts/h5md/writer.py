@@ -28,9 +28,9 @@ from numpy.typing import NDArray
 from mdio.core.errors import FOREIGN_ERRORS, CorruptLayoutError, OutputError, PlanError
 from mdio.core.files.checks import ENSEMBLE_MANIFEST
 from mdio.core.files.locks import TEMPORARY, temporary_for
-from mdio.core.files.piece_sums import pieces_of_row
 from mdio.core.files.publish import output_errors
 from mdio.core.files.reading import OpenFile
+from mdio.core.files.span_checksums import spans_of_row
 from mdio.core.files.writing import WrittenFile, copy_bytes, flush
 from mdio.core.frames import H5MD_NAMES, FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c
@@ -67,8 +67,8 @@ from mdio.layouts.h5md.gromacs_topology import TOPOLOGY, write_topology
 from mdio.layouts.h5md.io import (
     ARRAYS,
     MANIFEST,
-    PIECES,
     RUN_FRAMES,
+    SPANS,
     as_output_error,
     checksum,
 )
@@ -125,14 +125,14 @@ class H5MDWriter(LayoutWriter):
             parallel_store=self._uncompressed, batch_frames=self._batch_frames
         )
         self._arrays = {(a.group, a.field): a for a in plan.arrays}
-        self._crcs, self._pieces = {}, {}
+        self._crcs, self._spans = {}, {}
         for key, array in self._arrays.items():
             n_rows = math.ceil(plan.n_frames / array.chunk_frames)
             self._crcs[key] = np.zeros((n_rows, array.n_atom_chunks), "<u4")
             if self._uncompressed:
-                per_row = pieces_of_row(12 * array.chunk_atoms)
+                per_row = spans_of_row(12 * array.chunk_atoms)
                 shape = (plan.n_frames, array.n_atom_chunks, per_row)
-                self._pieces[key] = np.zeros(shape, "<u4")
+                self._spans[key] = np.zeros(shape, "<u4")
         self._chunk_ranges: list[ArrayRanges] = []
         self.manifest_crc32c = 0
         """Checksum of the text of the manifest, once it is written."""
@@ -178,7 +178,7 @@ class H5MDWriter(LayoutWriter):
                 block_nbytes = math.ceil(block_nbytes / alignment) * alignment
             nbytes += n_blocks * block_nbytes
             if not is_compressed:
-                per_row = array.n_atom_chunks * pieces_of_row(12 * array.chunk_atoms)
+                per_row = array.n_atom_chunks * spans_of_row(12 * array.chunk_atoms)
                 nbytes += 4 * info.n_frames * per_row
         return plan.replace(nbytes=nbytes)
 
@@ -320,9 +320,9 @@ class H5MDWriter(LayoutWriter):
             key, (row, column) = parse_key(chunk_key)
             self._crcs[key][row, column] = crcs[0]
             self._stored[key][row, column] = True
-            if key in self._pieces:
+            if key in self._spans:
                 chunk_frames = self._arrays[key].chunk_frames
-                rows = self._pieces[key][row * chunk_frames : (row + 1) * chunk_frames, column]
+                rows = self._spans[key][row * chunk_frames : (row + 1) * chunk_frames, column]
                 rows[...] = np.reshape(crcs[1:], (-1, rows.shape[1]))[: len(rows)]
         self.offsets.time.write(self._raw_file.fileno(), record.start, record.time, self.path)
         self.offsets.step.write(self._raw_file.fileno(), record.start, record.step, self.path)
@@ -395,7 +395,7 @@ class H5MDWriter(LayoutWriter):
             parent = file.create_group(f"{ARRAYS}/{name}")
             tables: dict[str, NDArray[Any]] = {"crc32c": self._crcs[group, field]}
             if self._uncompressed:
-                tables[PIECES] = self._pieces[group, field]
+                tables[SPANS] = self._spans[group, field]
             table_crcs |= {f"{name}/{key}": crc32c(table) for key, table in tables.items()}
             dataset = file[value_path(group, field)]
             if array.contiguous:

@@ -37,7 +37,7 @@ from mdio.layouts.writer import PieceRecord
 
 Bytes = NDArray[np.uint8]
 
-PIECE_NBYTES = 8 << 20
+DECODED_PIECE_NBYTES = 8 << 20
 BATCH_NBYTES = 2 << 20
 """Encoded bytes of a batch of frames of one size: so few that they are still in the processor's
 cache when their checksum is computed and they are written, and so many that calls cost nothing."""
@@ -236,7 +236,7 @@ def native_plan(
         layout=format_name,
         n_frames=info.n_frames,
         n_atoms=info.n_atoms,
-        piece_frames=max(1, min(PIECE_NBYTES // frame_nbytes, info.n_frames)),
+        piece_frames=max(1, min(DECODED_PIECE_NBYTES // frame_nbytes, info.n_frames)),
         container=format_name,
         stripes=StripePlan(options.stripe_nbytes, options.stripe_count),
         native=FieldPlan(

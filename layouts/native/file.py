@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 from mdio.core.errors import SourceError
 from mdio.core.files.in_flight import ByteRange, in_flight
 from mdio.core.files.index import FrameIndex, load_index
-from mdio.core.files.piece_sums import PieceSums
 from mdio.core.files.reading import OpenFile
+from mdio.core.files.span_checksums import SpanChecksums
 from mdio.core.files.store import file_system_type, is_network, store_at
 from mdio.core.frames import AtomIndices, Flaws, FrameBlock, Stretch, TrajectoryInfo
 from mdio.layouts.base import Layout
@@ -136,9 +136,9 @@ def _plan_reads(fields: RecordFields) -> list[SharedRead]:
 
 
 class PositionalFile(OpenFile):
-    """A file of records, read by position; with `checksums`, in whole pieces that have them."""
+    """A file of records, read by position; with `checksums`, in whole spans that have them."""
 
-    def __init__(self, path: Path, checksums: PieceSums | None = None) -> None:
+    def __init__(self, path: Path, checksums: SpanChecksums | None = None) -> None:
         super().__init__(path)
         self.checksums = checksums
         self._padded = np.empty(0, np.uint8)
@@ -169,7 +169,7 @@ class PositionalFile(OpenFile):
             return Rows(
                 self._read_checked(offset, offset + (n_rows - 1) * stride + nbytes), n_rows, stride
             )
-        first, last = self._whole_pieces(offset, offset + nbytes)
+        first, last = self._whole_spans(offset, offset + nbytes)
         buffer = np.empty((n_rows, last - first), np.uint8)  # the same part of each record
         begins = [first + row * stride for row in range(n_rows)]
         with self._all_in_flight(begins, last - first):
@@ -177,9 +177,9 @@ class PositionalFile(OpenFile):
                 self._fill_checked(begin, row.data)
         return Rows(buffer.reshape(-1)[offset - first :], n_rows, last - first)
 
-    def _whole_pieces(self, begin: int, end: int) -> tuple[int, int]:
-        """Return a byte range, widened to the pieces that have checksums."""
-        return (begin, end) if self.checksums is None else self.checksums.piece_bounds(begin, end)
+    def _whole_spans(self, begin: int, end: int) -> tuple[int, int]:
+        """Return a byte range, widened to the spans that have checksums."""
+        return (begin, end) if self.checksums is None else self.checksums.span_bounds(begin, end)
 
     def _fill_checked(self, begin: int, data: memoryview) -> None:
         self.fill(begin, data)
@@ -187,7 +187,7 @@ class PositionalFile(OpenFile):
             self.checksums.check(self.path, begin, data)
 
     def _read_checked(self, begin: int, end: int) -> NDArray[np.uint8]:
-        first, last = self._whole_pieces(begin, end)
+        first, last = self._whole_spans(begin, end)
         buffer = np.empty(last - first, np.uint8)
         self._fill_checked(first, buffer.data)
         return buffer[begin - first : end - first]
@@ -196,7 +196,7 @@ class PositionalFile(OpenFile):
     def _all_in_flight(self, offsets: Sequence[int], nbytes: int) -> Iterator[None]:
         """Prefetch parts of an object in a store, if there are several."""
         prefetched = offsets if self.remote is not None and len(offsets) > 1 else ()
-        ranges = (self._whole_pieces(offset, offset + nbytes) for offset in prefetched)
+        ranges = (self._whole_spans(offset, offset + nbytes) for offset in prefetched)
         with in_flight(ByteRange(self, begin, end - begin) for begin, end in ranges):
             yield
 
@@ -425,9 +425,9 @@ class ScannedLayout(IndexedLayout):
 
 SCANNED_NBYTES = 1 << 20
 """Bytes that a scan reads at once."""
-STORE_PIECE_NBYTES = 8 << 20
-"""Objects in stores are scanned in pieces of this size."""
-MAX_STORE_PIECES = 4
+STORE_READ_NBYTES = 8 << 20
+"""Objects in stores are scanned in parts of this size."""
+MAX_STORE_READS = 4
 
 Peek = Callable[[int, int], bytes]
 """Returns bytes from an offset on: (offset, nbytes); fewer only at the end of the file."""
@@ -474,19 +474,19 @@ def scan_around_damage(path: Path, magic: FrameMagic) -> tuple[FrameIndex, list[
 
 @contextmanager
 def _peeking(file: OpenFile) -> Iterator[Peek]:
-    """Yield a function that returns bytes of a file; of an object in a store, from large pieces."""
+    """Yield a function that returns bytes of a file; of an object in a store, in large reads."""
     if file.remote is None:
         yield file.peek
         return
 
-    @lru_cache(MAX_STORE_PIECES)
-    def piece(number: int) -> bytes:
-        return file.peek(number * STORE_PIECE_NBYTES, STORE_PIECE_NBYTES)
+    @lru_cache(MAX_STORE_READS)
+    def read(number: int) -> bytes:
+        return file.peek(number * STORE_READ_NBYTES, STORE_READ_NBYTES)
 
     def peek(offset: int, nbytes: int) -> bytes:
-        first, begin = divmod(offset, STORE_PIECE_NBYTES)
-        last = (min(offset + nbytes, file.nbytes) - 1) // STORE_PIECE_NBYTES
-        return b"".join(map(piece, range(first, last + 1)))[begin : begin + nbytes]
+        first, begin = divmod(offset, STORE_READ_NBYTES)
+        last = (min(offset + nbytes, file.nbytes) - 1) // STORE_READ_NBYTES
+        return b"".join(map(read, range(first, last + 1)))[begin : begin + nbytes]
 
     with in_flight([ByteRange(file, 0, file.nbytes)]):
         yield peek

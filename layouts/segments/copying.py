@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 from mdio.core.errors import CorruptLayoutError
 from mdio.core.files.in_flight import ByteRange, in_flight
 from mdio.core.files.index import store_index
-from mdio.core.files.piece_sums import PieceSums, Sums, first_difference, piece_edges
 from mdio.core.files.publish import output_errors
 from mdio.core.files.reading import OpenFile
 from mdio.core.files.remote.outputs import is_sent_placeholder
+from mdio.core.files.span_checksums import SpanChecksums, Sums, first_difference, span_edges
 from mdio.core.files.store import store_at
 from mdio.core.files.writing import write_all, write_sliced
 from mdio.core.frames import Scratch, TrajectoryInfo
-from mdio.core.kernels import crc32c, crc32c_pieces
+from mdio.core.kernels import crc32c, crc32c_spans
 from mdio.core.xtc import kernels
 from mdio.layouts.base import Layout
 from mdio.layouts.native import NATIVE_FORMATS
@@ -40,8 +40,8 @@ _scratch = Scratch()
 
 TablePart = tuple[FrameTable, int, int]
 """Frames ``start:stop`` of a file."""
-SegmentChecksums = tuple[int, PieceSums, NotFinite | None]
-"""The crc32c of all bytes of a segment, those of its pieces, and its non-finite positions."""
+SegmentChecksums = tuple[int, SpanChecksums, NotFinite | None]
+"""The crc32c of all bytes of a segment, those of its spans, and its non-finite positions."""
 
 
 class SegmentsCopier(SegmentsWriter):
@@ -162,11 +162,11 @@ class SegmentsCopier(SegmentsWriter):
 
     def _copy_parts(
         self, parts: Sequence[TablePart], target: int
-    ) -> tuple[int, PieceSums, list[range]]:
+    ) -> tuple[int, SpanChecksums, list[range]]:
         """Copy frames one after the other to the descriptor `target`.
 
-        Returns `crc` (int): the crc32c of all bytes. `checksums` (PieceSums): those of pieces.
-        `to_check` (list of range): frames in which positions may be NaN or infinite.
+        Returns `crc` (int): the crc32c of all bytes. `checksums` (SpanChecksums): those of its
+        spans. `to_check` (list of range): frames in which positions may be NaN or infinite.
         """
         crc = n_copied = 0
         to_check: list[range] = []
@@ -196,7 +196,11 @@ class SegmentsCopier(SegmentsWriter):
                         to_check.append(range(n_copied, n_copied + len(run)))
                     n_copied += len(run)
         offsets = np.append(np.concatenate(edges), np.int64(offset))
-        return crc, PieceSums(offsets, NATIVE_FORMATS[self.container].head_nbytes, crcs), to_check
+        return (
+            crc,
+            SpanChecksums(offsets, NATIVE_FORMATS[self.container].head_nbytes, crcs),
+            to_check,
+        )
 
     def _runs(
         self, source: OpenFile, frames: FrameTable, start: int, stop: int
@@ -217,9 +221,9 @@ class SegmentsCopier(SegmentsWriter):
             start = run.stop
 
     def _checksums(self, data: memoryview, frames: FrameTable, run: range) -> Sums:
-        """Return the checksums of pieces; raise if the source has others for them."""
+        """Return the checksums of spans; raise if the source has others for them."""
         edges = frames.edges[run.start : run.stop + 1] - frames.edges[run.start]
-        crcs = crc32c_pieces(data, piece_edges(edges, NATIVE_FORMATS[self.container].head_nbytes))
+        crcs = crc32c_spans(data, span_edges(edges, NATIVE_FORMATS[self.container].head_nbytes))
         if frames.checksums is not None:
             first, stop = frames.first + run.start, frames.first + run.stop
             if first_difference(crcs, frames.checksums.of_frames(first, stop)) is not None:

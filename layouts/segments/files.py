@@ -23,16 +23,16 @@ from typing import Any
 from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.core.files.checks import manifest_in, read_regular
 from mdio.core.files.in_flight import ByteRange, in_flight
-from mdio.core.files.piece_sums import PieceSums
 from mdio.core.files.reading import OpenFile
 from mdio.core.files.remote.outputs import Redirect
+from mdio.core.files.span_checksums import SpanChecksums
 from mdio.core.kernels import crc32c
 from mdio.layouts.manifest import check_manifest
 from mdio.layouts.native import NATIVE_FORMATS
 
 MANIFEST = "manifest.json"
 CHECKSUMS_FILE = ".mdio-checksums"
-"""Checksums of the pieces of every segment: a header line, then a table for each segment. The
+"""Checksums of the spans of every segment: a header line, then a table for each segment. The
 manifest has the offset and size of each table, and its crc32c, which tells it from a table of
 another output."""
 CHECKSUMS_HEADER = b"mdio checksums 1\n"
@@ -120,7 +120,7 @@ def write_checksums(folder: Path, tables: Sequence[bytes]) -> dict[str, Any]:
     return {CHECKSUMS_KEY: [[offset, len(table), crc32c(table)] for offset, table in rows]}
 
 
-def read_checksums(path: Path, manifest: Mapping[str, Any], number: int) -> PieceSums | None:
+def read_checksums(path: Path, manifest: Mapping[str, Any], number: int) -> SpanChecksums | None:
     """Return the checksums of a segment; None in outputs of older versions, which have none."""
     if CHECKSUMS_KEY not in manifest:
         return None
@@ -130,7 +130,7 @@ def read_checksums(path: Path, manifest: Mapping[str, Any], number: int) -> Piec
         with OpenFile(Redirect(path, manifest).path_of(CHECKSUMS_FILE)) as file:
             table = file.peek(offset, nbytes)
         if crc32c(table) == crc:
-            return PieceSums.from_table(table)
+            return SpanChecksums.from_table(table)
         problem = f"its table of segment {number} has changed since it was written"
     except (OSError, ValueError, TypeError, IndexError, OverflowError) as error:
         problem = f"its table of segment {number} cannot be read ({error})"

@@ -126,7 +126,7 @@ class SegmentsLayout(Layout):
     def _first_info(self) -> TrajectoryInfo:
         """Return the information on the first undamaged segment; reading others raises errors.
 
-        If the checksums of all pieces are lost, reading raises errors, too.
+        If the checksums of all spans are lost, reading raises errors, too.
         """
         numbers = range(len(self._segments))
         for number in numbers:

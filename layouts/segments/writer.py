@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.errors import OutputError, PlanError
-from mdio.core.files.piece_sums import PieceSums, piece_edges
 from mdio.core.files.publish import output_errors
+from mdio.core.files.span_checksums import SpanChecksums, span_edges
 from mdio.core.files.writing import WrittenFile, copy_bytes, write_all
 from mdio.core.frames import FrameBlock, TrajectoryInfo
-from mdio.core.kernels import crc32c, crc32c_joined, crc32c_pieces
+from mdio.core.kernels import crc32c, crc32c_joined, crc32c_spans
 from mdio.layouts.manifest import build_manifest
 from mdio.layouts.native import NATIVE_FORMATS
 from mdio.layouts.native.encoder import (
@@ -183,8 +183,8 @@ class SegmentsWriter(LayoutWriter):
     def encode(self, start: int, block: FrameBlock) -> list[EncodedChunk]:
         """Return the bytes of these frames; the key is the number of the first frame."""
         data = encode_frames(self._encoder, block)
-        edges = piece_edges(self._encoder.offsets(data), NATIVE_FORMATS[self.container].head_nbytes)
-        checksums = crc32c_pieces(data, edges)
+        edges = span_edges(self._encoder.offsets(data), NATIVE_FORMATS[self.container].head_nbytes)
+        checksums = crc32c_spans(data, edges)
         crcs = [crc32c_joined(checksums, edges), *checksums.tolist()]
         return [EncodedChunk(str(start), data, crcs)]
 
@@ -229,7 +229,7 @@ class SegmentsWriter(LayoutWriter):
         for record in records:
             for start in sorted(map(int, record.crcs)):
                 crcs += record.crcs[str(start)][1:]
-        self._tables[number] = PieceSums(
+        self._tables[number] = SpanChecksums(
             offsets, NATIVE_FORMATS[self.container].head_nbytes, crcs
         ).table
 

@@ -11,7 +11,7 @@ array under ``/mdio``      shape                        crc32c of
 ========================== ============================ =========================================
 ``crc32c/G/F``             chunks: (frames, atoms)      a chunk, decoded
 ``crc32c_stored/G/F``      chunks: (frames, atoms)      a chunk's bytes on disk, where it is encoded
-``crc32c_pieces/G/F``      frames, pieces of a frame    a frame's row of an uncompressed chunk, or
+``crc32c_pieces/G/F``      frames, spans of a frame     a frame's row of an uncompressed chunk, or
                                                         runs of 64 KiB of it where it is larger
 ========================== ============================ =========================================
 
@@ -37,8 +37,8 @@ from mdio.core.blocks import FrameRuns
 from mdio.core.boxes import edges_from_boxes, periodic_axes
 from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.core.files.in_flight import Opening
-from mdio.core.files.piece_sums import Sums, pieces_of_row
 from mdio.core.files.reading import HandleCache, OpenFile
+from mdio.core.files.span_checksums import Sums, spans_of_row
 from mdio.core.files.store import store_at
 from mdio.core.files.writing import WrittenFile
 from mdio.core.frames import AtomIndices
@@ -203,7 +203,9 @@ class ShardFiles(HandleCache[int, "Shard"]):
         }
         for number, path in self._next_paths.items():
             if number not in self:
-                yield Opening(path, MAX_WHOLE_NBYTES if number in whole else index_nbytes)
+                is_whole = number in whole
+                last_nbytes = MAX_WHOLE_NBYTES if is_whole else index_nbytes
+                yield Opening(path, last_nbytes, self._nbytes if is_whole else 0)
 
 
 Crcs = NDArray[np.uint32]
@@ -213,33 +215,33 @@ class Checksums:
     """The tables of checksums of one array, which are read when they are first needed.
 
     `decoded`: of decoded chunks. `stored`: of stored chunks, which is `decoded` for an uncompressed
-    array; None if there is no such table. `pieces`: of the pieces of frames; None if there is no
-    such table. `pieces_per_row`: pieces of a frame in each column of chunks.
+    array; None if there is no such table. `spans`: of the spans of frames; None if there is no
+    such table. `spans_per_row`: spans of a frame in each column of chunks.
     """
 
     def __init__(
         self,
         decoded: NumberArray,
         stored: NumberArray | None,
-        pieces: NumberArray | None,
-        pieces_per_row: int,
+        spans: NumberArray | None,
+        spans_per_row: int,
     ) -> None:
         self._decoded = decoded
         self._stored = stored
-        self._pieces = pieces
-        self._pieces_per_row = pieces_per_row
-        self._n_pieces = 0 if pieces is None else pieces.metadata.shape[1]
-        self.has_pieces = pieces is not None
+        self._spans = spans
+        self._spans_per_row = spans_per_row
+        self._n_spans = 0 if spans is None else spans.metadata.shape[1]
+        self.has_spans = spans is not None
 
     def openings(self, start: int, stop: int, *, whole: bool, parts: bool) -> Iterator[Opening]:
         """Yield the openings of tables that reading frames ``start:stop`` needs."""
-        if self._stored is not None and (whole or self._pieces is None):
+        if self._stored is not None and (whole or self._spans is None):
             yield from self._stored.openings(0, 1)
-        if self._pieces is not None and parts:
-            yield from self._pieces.openings(start, stop)
+        if self._spans is not None and parts:
+            yield from self._spans.openings(start, stop)
 
     def read(self) -> None:
-        for table in (self._decoded, self._stored, self._pieces):
+        for table in (self._decoded, self._stored, self._spans):
             if table is not None:
                 for number in range(table.metadata.n_files):
                     table.file(number)
@@ -251,24 +253,24 @@ class Checksums:
         """Return the checksum of a chunk's stored bytes; None if there is none."""
         return None if self._stored is None else int(self._stored.file(0)[number, column])
 
-    def pieces(self, start: int, stop: int, column: int, first: int, n_pieces: int) -> Crcs:
-        """Return those of `n_pieces` from `first` on, in frames ``start:stop`` of a column."""
-        assert self._pieces is not None
-        rows = self._pieces.rows(start, stop)
-        if n_pieces == self._n_pieces:  # as of whole frames: a view takes as long as finding them
+    def spans(self, start: int, stop: int, column: int, first: int, n_spans: int) -> Crcs:
+        """Return those of `n_spans` from `first` on, in frames ``start:stop`` of a column."""
+        assert self._spans is not None
+        rows = self._spans.rows(start, stop)
+        if n_spans == self._n_spans:  # as of whole frames: a view takes as long as finding them
             return rows
-        first += column * self._pieces_per_row
-        return rows[:, first : first + n_pieces]
+        first += column * self._spans_per_row
+        return rows[:, first : first + n_spans]
 
     def of_frames(self, start: int, stop: int, chunk_frames: int) -> list[int]:
         """Return the checksums of whole chunks, frames ``start:stop``, as in a `PieceRecord`.
 
-        First those of decoded chunks; then those of frames' pieces or else of stored chunks.
+        First those of decoded chunks; then those of the spans of frames or else of stored chunks.
         """
         first, end = start // chunk_frames, -(-stop // chunk_frames)
         other_crcs = np.empty(0, np.uint32)
-        if self._pieces is not None:
-            other_crcs = self._pieces.rows(start, stop)
+        if self._spans is not None:
+            other_crcs = self._spans.rows(start, stop)
         elif self._stored is not None:
             other_crcs = self._stored.rows(first, end)
         return [*self._decoded.rows(first, end).ravel().tolist(), *other_crcs.ravel().tolist()]
@@ -295,7 +297,7 @@ class ShardedChunks(ChunkedArray):
             metadata.chunk_shape,
             uncompressed=metadata.uncompressed,
             verify=verify,
-            has_piece_checksums=checksums.has_pieces,
+            has_span_checksums=checksums.has_spans,
         )
         self._array_path = array_path
         self.metadata = metadata
@@ -373,10 +375,8 @@ class ShardedChunks(ChunkedArray):
             return
         raise self.chunk_error(row, column, file, f"{problem}; convert the source again")
 
-    def _piece_checksums(
-        self, start: int, stop: int, column: int, first: int, n_pieces: int
-    ) -> Sums:
-        return self.checksums.pieces(start, stop, column, first, n_pieces)
+    def _span_checksums(self, start: int, stop: int, column: int, first: int, n_spans: int) -> Sums:
+        return self.checksums.spans(start, stop, column, first, n_spans)
 
     def _decode(
         self, data: Bytes, out: FloatArray, atoms: AtomIndices | None, first: int, end: int
@@ -396,7 +396,7 @@ class ShardedChunks(ChunkedArray):
     def check(self, row: int, column: int) -> FloatArray:
         chunk = super().check(row, column)
         self._compare_decoded(row, column, chunk)
-        if self.uncompressed and self.checksums.has_pieces:
+        if self.uncompressed and self.checksums.has_spans:
             n_rows = min(self.chunk_frames, self.n_frames - row * self.chunk_frames)
             self._check_frames(row, column, 0, self.locate(row, column)[0], chunk[:n_rows])
         return chunk
@@ -420,8 +420,8 @@ class ShardedChunks(ChunkedArray):
             other_crcs.append(self.checksums.stored(row, column))
         path = self.locate(rows.start, 0)[0].path
         if self.uncompressed:
-            n_pieces = self.grid[1] * pieces_of_row(self.row_nbytes)
-            other_crcs = [*self.checksums.pieces(start, stop, 0, 0, n_pieces).reshape(-1).tolist()]
+            n_spans = self.grid[1] * spans_of_row(self.row_nbytes)
+            other_crcs = [*self.checksums.spans(start, stop, 0, 0, n_spans).reshape(-1).tolist()]
         file_name = self.metadata.file_name(rows.start // self.frames_per_shard)
         crcs = cast(list[int], [*decoded, *other_crcs])
         return EncodedChunk(

@@ -15,8 +15,8 @@ from mdio.core import kernels
 from mdio.core.blocks import FrameRuns
 from mdio.core.errors import CorruptLayoutError
 from mdio.core.files.in_flight import Opening, prefetch_openings
-from mdio.core.files.piece_sums import pieces_of_row
 from mdio.core.files.remote.objects import LARGE_NBYTES, prefetch
+from mdio.core.files.span_checksums import spans_of_row
 from mdio.core.files.store import store_at
 from mdio.core.frames import FIELDS, H5MD_NAMES, AtomIndices, TrajectoryInfo
 from mdio.layouts.chunked.own import OwnOutput
@@ -35,8 +35,8 @@ from mdio.layouts.zarr.tree import (
     column_node,
     group_metadata,
     parse_metadata,
-    pieces_metadata,
     read_node,
+    spans_metadata,
     table_path,
 )
 
@@ -139,18 +139,18 @@ class OwnTree(OwnOutput[ShardedChunks]):
         if not metadata.sharded or metadata.chunk_shape[2] != 3:
             raise self._damage_error(path, "mdio did not write this array")
         n_atom_chunks = metadata.chunks_per_file[1]
-        n_pieces = pieces_of_row(12 * metadata.chunk_shape[1])
+        n_spans = spans_of_row(12 * metadata.chunk_shape[1])
         grid = (-(-self.n_frames // metadata.chunk_shape[0]), n_atom_chunks)
         decoded = self._table("crc32c", group, field, grid)
         stored: NumberArray | None = decoded
-        pieces = None
+        spans = None
         if not metadata.uncompressed:
             stored = self._table("crc32c_stored", group, field, grid)
         else:
-            shape = (self.n_frames, n_atom_chunks * n_pieces)
-            pieces = self._table("crc32c_pieces", group, field, shape)
+            shape = (self.n_frames, n_atom_chunks * n_spans)
+            spans = self._table("crc32c_pieces", group, field, shape)
         assert decoded is not None
-        checksums = Checksums(decoded, stored, pieces, n_pieces)
+        checksums = Checksums(decoded, stored, spans, n_spans)
         name = f"{field} of {group}"
         return ShardedChunks(self._root, path, name, metadata, checksums, verify=self._verifies)
 
@@ -168,7 +168,7 @@ class OwnTree(OwnOutput[ShardedChunks]):
         if table != "crc32c" and path not in self._file_crcs:
             return None
         if table == "crc32c_pieces":
-            expected = pieces_metadata(*shape)
+            expected = spans_metadata(*shape)
         else:
             expected = ArrayMetadata(shape, "uint32", shape, shape)
         metadata = self._metadata(path, shape, "uint32", expected.to_json({}))

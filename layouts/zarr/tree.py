@@ -25,7 +25,7 @@ import numpy as np
 
 from mdio._version import __version__
 from mdio.core.errors import CorruptLayoutError, PlanError
-from mdio.core.files.piece_sums import pieces_of_row
+from mdio.core.files.span_checksums import spans_of_row
 from mdio.core.frames import H5MD_NAMES
 from mdio.layouts.chunked.own import UNITS, check_members, labels_in
 from mdio.layouts.codecs.compressors import (
@@ -158,10 +158,10 @@ def table_path(table: TableName, group: str, field: str) -> str:
     return f"mdio/{table}/{group}/{field}"
 
 
-def pieces_metadata(n_frames: int, n_pieces: int) -> ArrayMetadata:
-    """Return the metadata of a table of checksums of the pieces of frames."""
-    rows = min(n_frames, max(1, COLUMN_FILE_FRAMES // n_pieces))
-    return ArrayMetadata((n_frames, n_pieces), "uint32", (rows, n_pieces), (rows, n_pieces))
+def spans_metadata(n_frames: int, n_spans: int) -> ArrayMetadata:
+    """Return the metadata of a table of checksums of the spans of frames."""
+    rows = min(n_frames, max(1, COLUMN_FILE_FRAMES // n_spans))
+    return ArrayMetadata((n_frames, n_spans), "uint32", (rows, n_spans), (rows, n_spans))
 
 
 def table_arrays(plan: LayoutPlan) -> dict[str, ArrayMetadata]:
@@ -172,9 +172,9 @@ def table_arrays(plan: LayoutPlan) -> dict[str, ArrayMetadata]:
         of_chunks = ArrayMetadata(grid, "uint32", grid, grid)
         arrays[table_path("crc32c", array.group, array.field)] = of_chunks
         if metadata.uncompressed:
-            n_pieces = array.n_atom_chunks * pieces_of_row(12 * array.chunk_atoms)
+            n_spans = array.n_atom_chunks * spans_of_row(12 * array.chunk_atoms)
             path = table_path("crc32c_pieces", array.group, array.field)
-            arrays[path] = pieces_metadata(plan.n_frames, n_pieces)
+            arrays[path] = spans_metadata(plan.n_frames, n_spans)
         else:
             arrays[table_path("crc32c_stored", array.group, array.field)] = of_chunks
     return arrays

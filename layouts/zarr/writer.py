@@ -1,4 +1,4 @@
-"""Writing Zarr trees: a shard a piece, written by the worker that encoded it.
+"""Writing Zarr trees: a shard per piece, written by the worker that encoded it.
 
 Also chooses how positions are stored: as integers of a source, rounded, or as floats.
 
@@ -9,7 +9,7 @@ and decodes 1.6 GB/s. So lz4 saves time where a process reads less than (1 - 0.8
 
 Integers are bit-packed, or packed by bonds and angles, which hardly change (``rigid``). Measured by
 `bench/codecs.py` on one core (EPYC with AVX-512, load 25): rigid takes 0.8 (protein) to 1.4 (in
-water) bytes an atom less, and 3.7 and 3.6 ns an atom more to decode. So it saves time where a
+water) bytes per atom less, and 3.7 and 3.6 ns per atom more to decode. So it saves time where a
 process reads less than 0.8 bytes in 3.7 ns to 1.4 bytes in 3.6 ns, as mostly through a network. On
 other storage rigid is used for what would take more than 0.9 of the source if bit-packed in the
 source's own step, so that no output is larger than its source, which costs little (4,000 frames of
@@ -35,9 +35,9 @@ from numpy.typing import NDArray
 
 from mdio.core import kernels
 from mdio.core.errors import CorruptLayoutError, OutputError, PlanError, SourceError
-from mdio.core.files.piece_sums import pieces_of_row, total_and_row_sums
 from mdio.core.files.publish import flush_tree, output_errors
 from mdio.core.files.remote.outputs import is_sent_placeholder
+from mdio.core.files.span_checksums import spans_of_row, total_and_row_checksums
 from mdio.core.files.store import is_network, store_at
 from mdio.core.files.writing import WrittenFile
 from mdio.core.frames import FrameBlock, Scratch, TrajectoryInfo
@@ -54,7 +54,7 @@ from mdio.layouts.plan import (
     COMPRESSION_NOTE,
     SEEK_CODEC,
     ArrayPlan,
-    CodecSizes,
+    CodecShares,
     LayoutPlan,
     WriteOptions,
     plan_arrays,
@@ -304,13 +304,13 @@ def _encode_shard(
     """Return the parts of a shard of an array, and its checksums.
 
     The checksums are first the crc32c of each decoded chunk; then those of each stored chunk or, if
-    chunks are not compressed, those of the pieces of each frame.
+    chunks are not compressed, those of the spans of each frame.
     """
     encoded: list[NDArray[np.uint8]] = []
     decoded_crcs: list[int] = []
     stored_crcs: list[int] = []
-    n_pieces = pieces_of_row(12 * array.chunk_atoms)
-    pieces = np.empty((len(values), array.n_atom_chunks, n_pieces), np.uint32)
+    n_spans = spans_of_row(12 * array.chunk_atoms)
+    spans = np.empty((len(values), array.n_atom_chunks, n_spans), np.uint32)
     for first in range(0, len(values), array.chunk_frames):
         rows = values[first : first + array.chunk_frames]
         for begin in range(0, array.n_atoms, array.chunk_atoms):
@@ -335,13 +335,15 @@ def _encode_shard(
             else:
                 encoded.append(chunk_bytes)
                 column = begin // array.chunk_atoms
-                crc, checksums = total_and_row_sums(chunk_bytes.reshape(array.chunk_frames, -1))
+                crc, checksums = total_and_row_checksums(
+                    chunk_bytes.reshape(array.chunk_frames, -1)
+                )
                 stored_crcs.append(crc)
-                frame_checksums = np.array(checksums, np.uint32).reshape(-1, n_pieces)[: len(part)]
-                pieces[first : first + len(part), column] = frame_checksums
+                frame_checksums = np.array(checksums, np.uint32).reshape(-1, n_spans)[: len(part)]
+                spans[first : first + len(part), column] = frame_checksums
     shard = pack_shard(encoded, int(np.prod(metadata.chunks_per_file)), stored_crcs)
     if metadata.uncompressed:
-        return shard, [*stored_crcs, *pieces.reshape(-1).tolist()]
+        return shard, [*stored_crcs, *spans.reshape(-1).tolist()]
     return shard, decoded_crcs + stored_crcs
 
 
@@ -410,9 +412,11 @@ def _choose_integer_codec(encoding: Encoding, options: WriteOptions) -> Encoding
     if encoding.compression is not None:
         option = encoding.compression
         return replace(encoding, compression=PRESETS.get(option, (None, option))[1])
-    if options.file_system is None and not options.codec_sizes:
+    if options.file_system is None and not options.codec_shares:
         return encoding
-    codecs = {group: _integer_codec(options, sizes) for group, sizes in options.codec_sizes.items()}
+    codecs = {
+        group: _integer_codec(options, sizes) for group, sizes in options.codec_shares.items()
+    }
     codec = codecs.get(FULL_SYSTEM) or _integer_codec(options, None)
     return replace(
         encoding,
@@ -422,7 +426,7 @@ def _choose_integer_codec(encoding: Encoding, options: WriteOptions) -> Encoding
     )
 
 
-def _integer_codec(options: WriteOptions, sizes: CodecSizes | None) -> str:
+def _integer_codec(options: WriteOptions, sizes: CodecShares | None) -> str:
     """Return the codec for the integers of one array; `sizes`: its measured sizes."""
     if options.pattern == "frames":
         return "bitpack"
@@ -435,7 +439,7 @@ def _integer_codec(options: WriteOptions, sizes: CodecSizes | None) -> str:
 
 def _codec_notes(codec: str, options: WriteOptions) -> tuple[str, ...]:
     """Return a note on why integers get this codec and how to get the other, or nothing."""
-    sizes = options.codec_sizes.get(FULL_SYSTEM)
+    sizes = options.codec_shares.get(FULL_SYSTEM)
     if codec != "bitpack" and sizes is not None and sizes.rigid is not None:
         return (
             f"{COMPRESSION_NOTE}{codec} is used, which is smaller: a few frames take "

@@ -175,7 +175,7 @@ StepProgress = Callable[[str, int, int], None]
 
 LIGHT_S = 0.5
 """An analysis that computes the sample in this time is run on every candidate; others only read."""
-TRIALS = "trial conversions and runs"
+TRIALS_PREFIX = "trial conversions and runs"
 CONVERSIONS_SHARE, RUNS_SHARE = 0.35, 0.65
 """Shares of the time after which no further repeat is converted, or run."""
 COLD_REPEAT_SHARE = 0.15
@@ -296,7 +296,7 @@ class InterleavedRepeats:
         """Limit the time of all measurements, given that of one pass."""
         seconds = min(self.limits.seconds, max(MIN_TIME_S, MAX_PASSES * pass_s))
         self.limits = replace(self.limits, seconds=seconds)
-        self._begin_stage(f"{TRIALS}, for some {duration(seconds)}")
+        self._begin_stage(f"{TRIALS_PREFIX}, for some {duration(seconds)}")
 
     def measure(self, candidate_runs: list[CandidateRuns]) -> None:
         """Convert, run from memory, run from disk; add the times to the runs and this object."""

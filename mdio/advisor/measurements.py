@@ -222,7 +222,7 @@ class Source:
     nbytes: int
     sample_frames: int
 
-    def density(self, nbytes: float) -> float:
+    def nbytes_per_atom(self, nbytes: float) -> float:
         """Return bytes per atom and frame, if all frames take `nbytes`."""
         return nbytes / (self.n_frames * self.n_atoms)
 

@@ -99,7 +99,7 @@ def _options(decision: Decision) -> str:
         (
             _label(option),
             option.nbytes / 1e6,
-            source.density(option.nbytes),
+            source.nbytes_per_atom(option.nbytes),
             *_times(option),
             option.problem or "",
         )
@@ -241,8 +241,11 @@ def text_lines(decision: Decision) -> list[str]:
     source = decision.measurements.source
     rows: list[tuple[str, ...]] = [("", "layout", "bytes/atom", *TIME_HEADINGS)]
     for option in _forecast_options(decision):
-        mark, density = "->" * option.is_chosen, f"{source.density(option.nbytes):.2f}"
-        rows.append((mark, option.name, density, *_times(option)))
+        mark, nbytes_per_atom = (
+            "->" * option.is_chosen,
+            f"{source.nbytes_per_atom(option.nbytes):.2f}",
+        )
+        rows.append((mark, option.name, nbytes_per_atom, *_times(option)))
     rule = decision.rule
     text = [
         headline(decision),

@@ -82,7 +82,7 @@ def analyze(
     kernel
         `RMSD`, `Dihedrals`, ..., or the name that the command line has for one, whose options
         (``superpose=True`` of ``"rmsf"``) are then given here, too; or any function that takes a
-        `FrameBlock` and returns an array with one row a frame. It gets positions, box, time and
+        `FrameBlock` and returns an array with one row per frame. It gets positions, box, time and
         step (with ``fields="velocities"`` these, too), in arrays that are used again for later
         frames: it copies what it keeps.
     top

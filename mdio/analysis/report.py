@@ -108,7 +108,7 @@ def communication(ranks: Sequence[dict[str, Any]]) -> str:
 
 
 def stream(record: dict[str, Any]) -> str:
-    """Draw the blocks over time: one row a worker, one bar a block."""
+    """Draw the blocks over time: one row per worker, one bar per block."""
     tasks = record.get("tasks") or [
         {
             "block": timing["block"],

@@ -201,7 +201,7 @@ class AnalysisResult:
     row_residues: Sequence[int] = field(default_factory=tuple)
     """Numbers of the residues of its rows, where they are atoms."""
     per_frame: bool = True
-    """Whether `values` has one row a frame."""
+    """Whether `values` has one row per frame."""
     label: NDArray[Any] | None = None
     """Label of the trajectory of each row, for an ensemble."""
     of_frames: int | None = None

@@ -358,7 +358,7 @@ class System:
         stored_pbc, read_pbc = self.stored_and_read("pbc")
         return (read_pbc or stored_pbc) in NEED_BONDS
 
-    def check_images(self) -> bool:
+    def can_use_images(self) -> bool:
         """Return whether the boxes of frames can be used to find periodic images of atoms.
 
         Adds a note where a fit has rotated frames, and not their boxes, as they were stored.

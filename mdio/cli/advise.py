@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from functools import partial
 
 from mdio.advisor.advise import ForecastOptions, advise
-from mdio.advisor.measure import TRIALS
+from mdio.advisor.measure import TRIALS_PREFIX
 from mdio.analysis.kernels.kernel import KERNELS, describe_kernels
 from mdio.analysis.report import check_report
 from mdio.analysis.results import check_output
@@ -57,9 +57,9 @@ def setup(parser: argparse.ArgumentParser) -> None:
     add_output_options(parser, "do not say how long it takes")
 
 
-def _print_step(text: str, *_: int) -> None:
+def _print_expected_time(text: str, *_: int) -> None:
     """Print the step that states the expected time of the trials; others are not printed."""
-    if text.startswith(TRIALS):
+    if text.startswith(TRIALS_PREFIX):
         print(f"mdio advise: {text}", file=sys.stderr)
 
 
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
         if args.save is not None:
             check_output(args.save, (".json",))
         check_outputs_differ([*args.trajectory, args.top, args.replay], args.save, args.report)
-        progress = None if args.quiet or not executor.is_owner else _print_step
+        progress = None if args.quiet or not executor.is_owner else _print_expected_time
         arguments = arguments_for(advise, args) | {"trajectory": args.trajectory or None}
         advice = advise(**arguments, progress=progress, executor=executor)
         if not executor.is_owner:

@@ -36,8 +36,8 @@ from mdio.cli.workers import (
     chosen_executor,
     executor_name,
     launched_rank,
-    launched_ranks,
-    one_parser_message,
+    n_launched_ranks,
+    rank_0_parser_messages,
 )
 from mdio.core.errors import MdioError, MissingExtensionError, PlanError
 from mdio.core.signals import signals_as_exceptions
@@ -459,7 +459,7 @@ def _run(words: list[str]) -> int:
     if command in COMMANDS:
         _import_numpy(words)
     compares_words = command not in (*RANK_0_COMMANDS, *ANY_RANK_COMMANDS)
-    with one_parser_message(words, compares_words=compares_words):
+    with rank_0_parser_messages(words, compares_words=compares_words):
         try:
             is_first, show_all = words[0] == command in COMMANDS, "--help-all" in words
             parser = _parser(command, is_single=is_first, show_all=show_all)
@@ -480,7 +480,7 @@ def _run(words: list[str]) -> int:
                 hint = hint_at_option(first, command_parser)
                 command_parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
         args.words = words
-        if args.command in RANK_0_COMMANDS and launched_ranks() > 1 and launched_rank(words):
+        if args.command in RANK_0_COMMANDS and n_launched_ranks() > 1 and launched_rank(words):
             return 0
         uses_mpi = getattr(args, "executor", None) == "mpi" or getattr(args, "mpi", False)
         try:
@@ -488,11 +488,11 @@ def _run(words: list[str]) -> int:
                 executor_name(args)
         except PlanError as error:
             print(f"mdio {args.command}: {error}", file=sys.stderr)
-            if launched_rank(words) or launched_ranks() > 1:
+            if launched_rank(words) or n_launched_ranks() > 1:
                 raise SystemExit(2) from error
             return 2
         ranks_are_allowed = uses_mpi or args.command in (*RANK_0_COMMANDS, *ANY_RANK_COMMANDS)
-        if not ranks_are_allowed and (n_ranks := launched_ranks()) > 1:
+        if not ranks_are_allowed and (n_ranks := n_launched_ranks()) > 1:
             parser.error(
                 f"{n_ranks} MPI ranks were started, and each would do all of the work; "
                 f"{'add --mpi, or ' if 'mpi' in args else ''}start mdio without mpiexec"

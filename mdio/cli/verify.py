@@ -16,7 +16,7 @@ from mdio.cli.common import (
     progress_bar,
 )
 from mdio.cli.workers import add_workers
-from mdio.converters.opening import open_damaged
+from mdio.converters.opening import open_or_salvage
 from mdio.converters.options import Sources
 from mdio.converters.verify import VerifyResult, every_nth, everything, sample, verify
 from mdio.core.words import plural
@@ -59,7 +59,7 @@ def setup(parser: argparse.ArgumentParser) -> None:
 def _count_frames(args: argparse.Namespace) -> int:
     n_frames = 0
     for path in ensemble_members(args.out).values() or [args.out]:
-        with open_damaged(path) as layout:
+        with open_or_salvage(path) as layout:
             n_frames += layout.info.n_frames
     return n_frames
 

@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 SLURM_RANK_NAME = "SLURM_PROCID"
 """The variable of srun, which also starts programs that do not use MPI."""
-SIZE_NAMES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
+RANK_COUNT_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
 """Environment variables in which launchers pass the number of ranks."""
 EXIT_DELAY_S = 0.5
 """How long other ranks wait before they exit with an error: some launchers end all ranks when the
 first fails, so that rank 0 might not print its message."""
-ENDED_BY_ROOT_S = 10.0
+RANK_0_GRACE_S = 10.0
 """How long other ranks wait after a signal for rank 0 to end the program."""
 
 
@@ -47,14 +47,14 @@ def launched_rank(words: Sequence[str]) -> int:
     return 0
 
 
-def launched_ranks() -> int:
+def n_launched_ranks() -> int:
     """Return the number of ranks from the launcher's environment; 1 without MPI."""
-    sizes = (os.environ.get(name, "") for name in SIZE_NAMES)
+    sizes = (os.environ.get(name, "") for name in RANK_COUNT_VARIABLES)
     return max([1, *(int(size) for size in sizes if size.isdecimal())])
 
 
 @contextmanager
-def one_parser_message(words: Sequence[str], *, compares_words: bool = True) -> Iterator[None]:
+def rank_0_parser_messages(words: Sequence[str], *, compares_words: bool = True) -> Iterator[None]:
     """Let rank 0 alone print messages of argparse on `words`; all ranks get its exit code.
 
     mpi4py is not imported yet, so the rank comes from the launcher's environment. Other ranks,
@@ -69,7 +69,7 @@ def one_parser_message(words: Sequence[str], *, compares_words: bool = True) -> 
                 redirected.enter_context(redirect_stderr(io.StringIO()))
             yield
     except SystemExit as end:
-        if end.code and (rank > 0 or launched_ranks() > 1):
+        if end.code and (rank > 0 or n_launched_ranks() > 1):
             if compares_words:
                 with suppress(ImportError, RuntimeError, PlanError):  # rank 0 reports it
                     from mpi4py import MPI
@@ -118,7 +118,7 @@ def comm_world(option: str) -> Any:
 
 
 @contextmanager
-def raise_on_root_alone(comm: Any) -> Iterator[None]:
+def raise_on_rank_0_alone(comm: Any) -> Iterator[None]:
     """Let rank 0 alone raise an error of all ranks; the others end with its exit code."""
     try:
         yield
@@ -198,8 +198,8 @@ def all_ranks(option: str, words: Sequence[str] = ()) -> Iterator[Executor]:
     if comm.rank == 0:
         signals = signals_as_exceptions()
     else:
-        signals = ending_signals_left_to_rank_0(ENDED_BY_ROOT_S)
-    with signals, raise_on_root_alone(comm):
+        signals = ending_signals_left_to_rank_0(RANK_0_GRACE_S)
+    with signals, raise_on_rank_0_alone(comm):
         check_same_words(comm, words)
         with MPIExecutor(comm, to_all=False) as ranks:
             yield ranks

@@ -10,7 +10,7 @@ who could read there would see trajectories that are not readable for them.
 The file of a unit holds ranges of bytes of a source's files, with checksums. It consists of
 ``MDIOUNIT``, the bytes of the header (uint32), the crc32c of all that follows up to the data
 (uint32), the header (JSON: ``name``; ``ranges``, a list of [file, offset, bytes], ``file`` relative
-to the trajectory and empty for itself; ``nbytes``), the crc32c of each piece of 64 KiB of the data
+to the trajectory and empty for itself; ``nbytes``), the crc32c of each span of 64 KiB of the data
 (uint32), and the data, one range after the other. Little-endian.
 """
 
@@ -43,7 +43,7 @@ from mdio.core.files.fingerprint import FRAME_COUNT_NBYTES, file_state
 from mdio.core.files.in_flight import copy_into
 from mdio.core.files.reading import reads
 from mdio.core.files.writing import write_atomically
-from mdio.core.kernels import crc32c, crc32c_pieces
+from mdio.core.kernels import crc32c, crc32c_spans
 from mdio.core.words import human_nbytes
 
 VERSION = 1
@@ -276,7 +276,7 @@ class CacheFolder:
 MAGIC = b"MDIOUNIT"
 PREFIX = struct.Struct("<8sII")
 """`MAGIC`, bytes of the header, and the crc32c of header and checksums."""
-PIECE_NBYTES = 64 << 10
+SPAN_NBYTES = 64 << 10
 """Bytes of a unit that have their own checksum."""
 
 SourceRange = tuple[str, int, int]
@@ -288,8 +288,8 @@ class DamagedUnitError(Exception):
     """The bytes of a unit differ from those that were stored."""
 
 
-def _piece_edges(begin: int, end: int) -> NDArray[np.int64]:
-    return np.append(np.arange(begin, end, PIECE_NBYTES), np.int64(end))
+def _span_edges(begin: int, end: int) -> NDArray[np.int64]:
+    return np.append(np.arange(begin, end, SPAN_NBYTES), np.int64(end))
 
 
 class CachedUnit:
@@ -331,9 +331,9 @@ class CachedUnit:
         try:
             header: dict[str, Any] = json.loads(raw)
             nbytes = int(header["nbytes"])
-            n_pieces = -(-nbytes // PIECE_NBYTES)
-            sums = os.pread(fd, min(4 * n_pieces, size), PREFIX.size + header_nbytes)
-            begin = PREFIX.size + header_nbytes + 4 * n_pieces
+            n_spans = -(-nbytes // SPAN_NBYTES)
+            sums = os.pread(fd, min(4 * n_spans, size), PREFIX.size + header_nbytes)
+            begin = PREFIX.size + header_nbytes + 4 * n_spans
             if crc32c(sums, crc32c(raw)) != crc or header["name"] != name:
                 raise DamagedUnitError("its header has changed")
             if size != begin + nbytes:
@@ -360,13 +360,13 @@ class CachedUnit:
             copy_into(self._data[begin : begin + nbytes], buffers, 0)
             return nbytes
         reads.nbytes_cache += nbytes
-        first = begin // PIECE_NBYTES * PIECE_NBYTES
-        last = min(-(-(begin + nbytes) // PIECE_NBYTES) * PIECE_NBYTES, self.nbytes)
+        first = begin // SPAN_NBYTES * SPAN_NBYTES
+        last = min(-(-(begin + nbytes) // SPAN_NBYTES) * SPAN_NBYTES, self.nbytes)
         copy_into(self._read(first, last)[begin - first : begin - first + nbytes], buffers, 0)
         return nbytes
 
     def _read(self, first: int, end: int) -> Bytes:
-        """Return the bytes between two edges of pieces, after comparing their checksums."""
+        """Return the bytes between two edges of spans, after comparing their checksums."""
         if self._buffer.size < end - first:
             self._buffer = np.empty(end - first, np.uint8)
         data = self._buffer[: end - first]
@@ -376,15 +376,15 @@ class CachedUnit:
             if not n_read:
                 raise DamagedUnitError("it has been cut")
             n_done += n_read
-        sums = self._sums[first // PIECE_NBYTES : -(-end // PIECE_NBYTES)]
-        if crc32c_pieces(data, _piece_edges(first, end)).tobytes() != sums.tobytes():
+        sums = self._sums[first // SPAN_NBYTES : -(-end // SPAN_NBYTES)]
+        if crc32c_spans(data, _span_edges(first, end)).tobytes() != sums.tobytes():
             raise DamagedUnitError("its bytes have changed")
         return data
 
     def check(self) -> None:
         """Read all bytes and compare their checksums; raises as `read_into` does."""
-        for first in range(0, self.nbytes, 64 * PIECE_NBYTES):
-            self._read(first, min(first + 64 * PIECE_NBYTES, self.nbytes))
+        for first in range(0, self.nbytes, 64 * SPAN_NBYTES):
+            self._read(first, min(first + 64 * SPAN_NBYTES, self.nbytes))
 
     def close(self) -> None:
         """Close its file."""
@@ -399,7 +399,7 @@ def write_unit(path: Path, ranges: Sequence[SourceRange], data: Bytes) -> None:
     """Write a unit, completely or not at all; raises OSError."""
     header = {"name": path.stem, "ranges": ranges, "nbytes": data.nbytes}
     raw = json.dumps(header).encode()
-    sums = crc32c_pieces(data, _piece_edges(0, data.nbytes)).astype("<u4").tobytes()
+    sums = crc32c_spans(data, _span_edges(0, data.nbytes)).astype("<u4").tobytes()
     head = PREFIX.pack(MAGIC, len(raw), crc32c(sums, crc32c(raw)))
     write_atomically(path, head, raw, sums, data, prefix=TEMPORARY, mode=0o600)
 

@@ -437,7 +437,7 @@ class TrajectoryInfo:
         return replace(self, **changes)
 
     @property
-    def density(self) -> float | None:
+    def nbytes_per_atom(self) -> float | None:
         """Bytes on disk per atom and frame; None where they are not known."""
         n_positions = self.n_frames * self.n_atoms
         return self.nbytes / n_positions if self.nbytes and n_positions else None

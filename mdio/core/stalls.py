@@ -45,7 +45,7 @@ class PendingCall(NamedTuple):
 
 
 class PendingCalls:
-    """The calls in progress, one a thread.
+    """The calls in progress, one per thread.
 
     Reads, which may take a microsecond, are noted only while a `StallWatch` watches (`n_watches`).
     """

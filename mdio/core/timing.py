@@ -14,7 +14,7 @@ Of the run
     ``ratio_comp_comm`` (of the sums over all workers), ``nbytes_read``, and the sums
     and maxima of `mdio.core.timing.summary`.
 ``ranks``
-    One object a worker (under MPI: a rank), sums over its blocks: ``worker``, ``rank`` (null
+    One object per worker (under MPI: a rank), sums over its blocks: ``worker``, ``rank`` (null
     without MPI), ``n_blocks``, ``n_frames``, ``nbytes_read`` (decoded bytes);
     ``t_opening_trajectory_s`` = t0 - t00; ``t_IO_s`` and ``t_comp_s`` (the papers' t_IO,final and
     t_comp,final), each also ``per_frame``; ``t_end_loop_s`` = t3 - t1; ``t_all_frame_s`` = t3 - t0;
@@ -25,7 +25,7 @@ Of the run
     ``ratio_comp_io``, ``ratio_comp_comm``. Of t_comm, under MPI: ``t_wait_s`` until the last rank
     was done with its blocks, ``t_put_s`` and ``t_get_s`` of the global array.
 ``timings``
-    One object a block, with the same times, and ``block``, ``start``, ``stop``, ``step``,
+    One object per block, with the same times, and ``block``, ``start``, ``stop``, ``step``,
     ``n_frames``, ``worker``, ``rank``, ``began_unix_s``. Under MPI a rank's t_comm stands in its
     last block.
 ``stragglers``

@@ -51,7 +51,7 @@ def choose_frames(layout: Layout, frames: FrameSelector | None) -> FrameNumbers:
         if mask.shape != time.shape or mask.dtype != np.bool_:
             raise PlanError(
                 f"the function that chooses frames gave {mask.dtype} of shape {mask.shape} for "
-                f"{n_frames} frames; expected bool, one a frame"
+                f"{n_frames} frames; expected bool, one per frame"
             )
         numbers = np.flatnonzero(mask)
     else:

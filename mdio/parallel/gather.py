@@ -78,7 +78,7 @@ def gather_rows(
 ) -> Gathered:
     """Gather the rows of all ranks on rank 0, in order of rank (collective).
 
-    `rows`, (n, ...): this rank's rows, one a frame; n may differ from rank to rank and be 0, but
+    `rows`, (n, ...): this rank's rows, one per frame; n may differ from rank to rank and be 0, but
     dtype and the shape of a row may not. `comm` (mpi4py.MPI.Intracomm): the ranks. `counts`:
     numbers of rows of all ranks. `mode`: ``blocking`` (Gatherv), ``nonblocking`` (each rank sends
     when it is ready, rank 0 receives from all at once) or ``one-sided`` (every rank puts its rows

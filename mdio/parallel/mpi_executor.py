@@ -252,7 +252,7 @@ class MPIExecutor(Executor):
             else:
                 state.send(number, result)
         backoff = Backoff()
-        while is_root and state.n_working > 0 and not state.is_stopped():
+        while is_root and state.n_awaited > 0 and not state.is_stopped():
             for number_and_result in state.received_results():
                 yield number_and_result
                 backoff = Backoff()

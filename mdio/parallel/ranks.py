@@ -132,7 +132,7 @@ class ImapState:
                     yield number, result
 
     @property
-    def n_working(self) -> int:
+    def n_awaited(self) -> int:
         """Ranks and messages that rank 0 still waits for."""
         return self._n_sending + len(self._receiving)
 
@@ -166,7 +166,7 @@ class ImapState:
     def _received_all(self) -> bool:
         for _ in self.received_results():
             pass
-        return self.n_working == 0
+        return self.n_awaited == 0
 
 
 def abort(comm: Any, error: BaseException) -> NoReturn:
@@ -222,13 +222,15 @@ GRACE_S = 5.0
 class Agreement:
     """Lets ranks agree whether to continue (collective calls, in the same order on all ranks).
 
-    `abort_cleanup`: returns the files to remove before the program is ended, the output's own
+    `files_to_remove`: returns the files to remove before the program is ended, the output's own
     first, and a text for the message on those that are kept; both may be empty.
     """
 
-    def __init__(self, comm: Any, abort_cleanup: Callable[[], tuple[Sequence[Path], str]]) -> None:
+    def __init__(
+        self, comm: Any, files_to_remove: Callable[[], tuple[Sequence[Path], str]]
+    ) -> None:
         self._comm = duplicate(comm)
-        self._abort_cleanup = abort_cleanup
+        self._files_to_remove = files_to_remove
 
     def reach(
         self, error: BaseException | None = None, *, number: int = 0, must_end_program: bool = False
@@ -260,7 +262,7 @@ class Agreement:
         """Remove unfinished files, print the error once, and end the whole program."""
         from mpi4py import MPI
 
-        unfinished, advice = self._abort_cleanup()
+        unfinished, advice = self._files_to_remove()
         reports = is_own and not unfinished
         for number, path in enumerate(unfinished):
             try:

@@ -75,6 +75,14 @@ def test_repaired_outputs_tell_the_same(source, tmp_path, name):
         assert layout.manifest["not_finite"] == told
 
 
+def test_frames_without_positions(tmp_path):
+    positions = made_up(9, 20)
+    positions[[2, 5]] = np.nan
+    write_dcd(tmp_path / "source.dcd", positions, CELLS)
+    notes = mdio.convert(tmp_path / "source.dcd", tmp_path / "a.zarr").plan.notes
+    assert "2 frames (the first is frame 2) have no finite positions" in notes[-1]
+
+
 def test_of_the_frames_that_are_kept(source, tmp_path, capsys):
     path, _ = source
     words = ["convert", str(path), str(tmp_path / "a.zarr"), "--start", "6", "--json"]

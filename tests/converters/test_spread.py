@@ -42,7 +42,7 @@ def test_one_after_the_other_where_it_makes_no_difference(sizes, n_workers):
 def test_segments_of_several_pieces_are_what_one_worker_makes(
     adk, tmp_path, container, monkeypatch
 ):
-    monkeypatch.setattr("mdio.layouts.native.encoder.PIECE_NBYTES", 200_000)
+    monkeypatch.setattr("mdio.layouts.native.encoder.DECODED_PIECE_NBYTES", 200_000)
     files = []
     for n_workers in (1, 3):
         out = tmp_path / f"{n_workers}.segments"

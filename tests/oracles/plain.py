@@ -48,7 +48,7 @@ def crc32c(data: memoryview, value: int) -> int:
     return int(google_crc32c.extend(value, _bytes(data.toreadonly())))
 
 
-def crc32c_pieces(data: Buffer, edges: Int64s) -> NDArray[np.uint32]:
+def crc32c_spans(data: Buffer, edges: Int64s) -> NDArray[np.uint32]:
     """Checksums of consecutive pieces."""
     view = checks.buffer(data)
     bounds = (edges - edges[0]).tolist()

@@ -77,7 +77,7 @@ class Dihedrals(Kernel):
         residues = atoms[selected].residues
         if not len(residues):
             raise PlanError(f"{self.select!r} selects no atoms")
-        periodic = system.check_images()
+        periodic = system.can_use_images()
         chains = _Chains(system, residues, periodic=periodic)
         angles: dict[str, list[Any]] = {
             name: residues.chi1_selections() if name == "chi1" else getattr(chains, name)()

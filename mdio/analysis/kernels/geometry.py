@@ -224,7 +224,7 @@ class Pairs(Kernel):
         from mdio.analysis.kernels.images import distances_of_pairs
         from mdio.layouts.cut_molecules import NoCellFinder
 
-        periodic = self.periodic and system.check_images()
+        periodic = self.periodic and system.can_use_images()
         if periodic and system.is_whole:
             system.notes.append(
                 "molecules are whole, and distances are those to the nearest image all the same; "

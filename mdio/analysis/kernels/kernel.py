@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 BlockFunction = Callable[[FrameBlock], NDArray[Any]]
-"""Takes the frames of a block, and returns an array with one row a frame."""
+"""Takes the frames of a block, and returns an array with one row per frame."""
 
 
 def field_names(fields: Any) -> tuple[str, ...]:
@@ -80,7 +80,7 @@ class Prepared:
     atoms
         Indices into the layout's atoms, the only ones that are read; None = all.
     reducer
-        How rows become the result; by default one row a frame.
+        How rows become the result; by default one row per frame.
     fields
         Per-atom arrays that it reads, besides those that its kernel's `fields` names.
     labels
@@ -219,7 +219,7 @@ class UserKernel(Kernel):
     Parameters
     ----------
     function
-        Takes a `FrameBlock`, returns an array with one row a frame. The block's arrays are used
+        Takes a `FrameBlock`, returns an array with one row per frame. The block's arrays are used
         again for the next block: what is returned is copied if it is a view of them, what the
         function keeps beyond the call it must copy itself.
     select

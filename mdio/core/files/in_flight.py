@@ -324,15 +324,17 @@ class Opening(NamedTuple):
     path: Path
     last_nbytes: int
     """Bytes at its end to fetch with the request that opens it; 0 = fetch its beginning."""
+    expected_nbytes: int = 0
+    """Bytes that come with it, if they are many."""
 
 
 def prefetch_openings(openings: Iterable[Opening]) -> None:
     """Prefetch the ends of objects."""
-    by_nbytes: dict[int, list[Path]] = {}
-    for opening in openings:
-        by_nbytes.setdefault(opening.last_nbytes, []).append(opening.path)
-    for last_nbytes, paths in by_nbytes.items():
-        objects.prefetch(paths, last_nbytes)
+    by_nbytes: dict[tuple[int, int], list[Path]] = {}
+    for path, last_nbytes, expected_nbytes in openings:
+        by_nbytes.setdefault((last_nbytes, expected_nbytes), []).append(path)
+    for (last_nbytes, expected_nbytes), paths in by_nbytes.items():
+        objects.prefetch(paths, last_nbytes, expected_nbytes)
 
 
 class Prefetchable(Protocol):

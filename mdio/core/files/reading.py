@@ -243,11 +243,11 @@ class OpenFile(Closable):
         return n_read
 
     def fill_rows(
-        self, offset: int, rows: NDArray[Any], sums: NDArray[np.uint32], piece_nbytes: int
+        self, offset: int, rows: NDArray[Any], sums: NDArray[np.uint32], span_nbytes: int
     ) -> bool:
         """Fill `rows` with the bytes from `offset` on, and verify them, with one call of C++.
 
-        `sums`, (R, P) uint32: checksums of the pieces, of `piece_nbytes`, of each row. False if
+        `sums`, (R, P) uint32: checksums of the spans, of `span_nbytes`, of each row. False if
         bytes may be in a cache, in flight or in a store, or differ from their checksums: then use
         `fill`.
         """
@@ -257,7 +257,7 @@ class OpenFile(Closable):
             return False
         if pending_calls.n_watches:
             pending_calls.begin("reading", self.path)
-        is_valid = read_rows(self._descriptor, offset, rows, sums, piece_nbytes)
+        is_valid = read_rows(self._descriptor, offset, rows, sums, span_nbytes)
         if pending_calls.n_watches:
             pending_calls.end()
         if not is_valid:

@@ -70,7 +70,7 @@ MAX_LOCK_TRIES = 200
 """Tries, every 50 ms, to lock a folder in which another process is changing names."""
 
 
-def _rename_to_free(source: Path, target: Path) -> None:
+def _rename_if_free(source: Path, target: Path) -> None:
     """Give `source` the name `target`; raises OutputError if that is taken."""
     try:
         rename(source, target, NOREPLACE)
@@ -152,7 +152,7 @@ def rename_into_place(
         elif companions:
             _replace_in_steps(publication, target, companions, existing)
         elif not existing:
-            _rename_to_free(publication.name(target), target)
+            _rename_if_free(publication.name(target), target)
         elif is_file:
             rename(publication.name(target), target)
         elif _try_exchange(publication.name(target), target):
@@ -195,12 +195,12 @@ def _replace_in_steps(
         if former:
             flush(target.parent)
         for path in companions:
-            _rename_to_free(publication.name(path), path)
+            _rename_if_free(publication.name(path), path)
         flush(target.parent)
         if os.path.lexists(target) and not former:
             rename(publication.name(target), target)
         else:
-            _rename_to_free(publication.name(target), target)
+            _rename_if_free(publication.name(target), target)
         flush(target.parent)
     except BaseException as error:
         publication.needs_recovery = True  # until undone
@@ -231,7 +231,7 @@ def _replace_in_steps(
 def _restore(source: Path, target: Path) -> None:
     """Give `source` the name `target`, which is free: by a rename, else by links."""
     try:
-        _rename_to_free(source, target)
+        _rename_if_free(source, target)
     except OSError as error:
         if isinstance(error, OutputError) or os.path.lexists(target):
             raise

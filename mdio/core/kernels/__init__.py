@@ -16,7 +16,7 @@ from __future__ import annotations
 from mdio.core.kernels.checksums import (
     crc32c,
     crc32c_joined,
-    crc32c_pieces,
+    crc32c_spans,
     read_rows,
     shuffle,
     unshuffle,

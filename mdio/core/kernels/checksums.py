@@ -43,24 +43,24 @@ crc32c = backend.module.crc32c
 what comes before `data`, to go on from it.
 """
 
-crc32c_pieces = backend.module.crc32c_pieces
-"""Returns the CRC-32C of consecutive pieces, (n,) uint32, all with one call.
+crc32c_spans = backend.module.crc32c_pieces
+"""Returns the CRC-32C of consecutive spans, (n,) uint32, all with one call.
 
-``crc32c_pieces(data, edges)``: `data`: any C-contiguous buffer; it begins with the first piece.
-`edges` ((n + 1,) int64): where each piece begins, and where the last one ends; only their
+``crc32c_spans(data, edges)``: `data`: any C-contiguous buffer; it begins with the first span.
+`edges` ((n + 1,) int64): where each span begins, and where the last one ends; only their
 differences count.
 """
 
 crc32c_joined = backend.module.crc32c_joined
-"""Returns the CRC-32C of consecutive pieces together.
+"""Returns the CRC-32C of consecutive spans together.
 
-``crc32c_joined(crcs, edges)``: from `crc32c_pieces` of the same edges.
+``crc32c_joined(crcs, edges)``: from `crc32c_spans` of the same edges.
 """
 
 read_rows = backend.module.read_rows
-"""Reads neighbouring rows of an open file and compares the CRC-32C of each piece of each of them.
+"""Reads neighbouring rows of an open file and compares the CRC-32C of each span of each of them.
 
 ``read_rows(fd, offset, rows, crcs, piece_nbytes)``: fills `rows`, a C-contiguous buffer, from
-`offset` on; `crcs` ((R, P) uint32): of each row's pieces. Returns bool: whether all was there, and
+`offset` on; `crcs` ((R, P) uint32): of each row's spans. Returns bool: whether all was there, and
 as it should be.
 """

@@ -72,23 +72,23 @@ def test_crc32c_of_arrays(dtype):
 
 @pytest.mark.parametrize("lengths", [[], [1000], [3, 0, 700, 1, 0]])
 @pytest.mark.parametrize("begin", [0, 1 << 40])
-def test_crc32c_pieces(lengths, begin):
+def test_crc32c_spans(lengths, begin):
     """A table of edges is cut at any place, so they need not begin with zero."""
     data = np.random.default_rng(1).bytes(1000)
     edges = np.cumsum([0, *lengths])
     expected = [google_crc32c.value(data[a:b]) for a, b in itertools.pairwise(edges)]
-    found = kernels.crc32c_pieces(data, edges + begin)
+    found = kernels.crc32c_spans(data, edges + begin)
     assert found.dtype == np.uint32
     assert found.tolist() == expected
     wide = np.repeat(edges, 2)
-    assert kernels.crc32c_pieces(data, wide[::2]).tolist() == expected
+    assert kernels.crc32c_spans(data, wide[::2]).tolist() == expected
 
 
 @pytest.mark.parametrize("lengths", [[], [0], [40, 0, 1, 40], [100_000, 3_000_001], [7] * 500])
 def test_crc32c_joined(lengths):
     data = np.random.default_rng(2).bytes(sum(lengths))
     edges = np.cumsum([0, *lengths]) + 12
-    sums = kernels.crc32c_pieces(data, edges)
+    sums = kernels.crc32c_spans(data, edges)
     assert kernels.crc32c_joined(sums, edges) == google_crc32c.value(data)
     with pytest.raises(IndexError, match="an edge more"):
         kernels.crc32c_joined(sums, edges[1:])
@@ -205,11 +205,11 @@ GOOD = np.zeros((2, 5, 3), np.float32)
         (ValueError, lambda: kernels.planar_to_xyz(GOOD.transpose(0, 2, 1), GOOD.copy())),
         (ValueError, lambda: kernels.quantise(GOOD, 0.0)),
         (ValueError, lambda: kernels.quantise(GOOD, np.nan, xtc=True)),
-        (IndexError, lambda: kernels.crc32c_pieces(b"abc", np.empty(0, "i8"))),
-        (ValueError, lambda: kernels.crc32c_pieces(memoryview(b"abcd")[::2], np.arange(2))),
-        (IndexError, lambda: kernels.crc32c_pieces(b"abc", np.array([0, 4]))),
-        (IndexError, lambda: kernels.crc32c_pieces(b"abc", np.array([0, 2, 1]))),
-        (IndexError, lambda: kernels.crc32c_pieces(b"abc", np.array([2, 1, 3]))),
+        (IndexError, lambda: kernels.crc32c_spans(b"abc", np.empty(0, "i8"))),
+        (ValueError, lambda: kernels.crc32c_spans(memoryview(b"abcd")[::2], np.arange(2))),
+        (IndexError, lambda: kernels.crc32c_spans(b"abc", np.array([0, 4]))),
+        (IndexError, lambda: kernels.crc32c_spans(b"abc", np.array([0, 2, 1]))),
+        (IndexError, lambda: kernels.crc32c_spans(b"abc", np.array([2, 1, 3]))),
         (ValueError, lambda: kernels.shuffle(b"abc", 0)),
         (ValueError, lambda: kernels.unshuffle(b"abcd", 4, bytearray(3))),
         (ValueError, lambda: kernels.unshuffle(b"abcd", 4, memoryview(b"1234"))),

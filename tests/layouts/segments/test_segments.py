@@ -21,8 +21,8 @@ from suites.segment_cases import (
 )
 
 from mdio.core.errors import CorruptLayoutError, PlanError
-from mdio.core.files.piece_sums import total_and_row_sums
 from mdio.core.files.publish import publish
+from mdio.core.files.span_checksums import total_and_row_checksums
 from mdio.layouts.plan import WriteOptions
 from mdio.layouts.registry import open_layout
 from mdio.layouts.segments.files import even_split
@@ -229,7 +229,7 @@ def test_even_split(n_frames, data):
 @pytest.mark.parametrize("shape", [(20, 40_092), (3, 200_001), (7, 65_536), (50, 24), (1, 1)])
 def test_the_checksum_of_rows_follows_from_theirs(shape):
     rows = np.frombuffer(os.urandom(int(np.prod(shape))), np.uint8).reshape(shape)
-    whole, pieces = total_and_row_sums(rows)
+    whole, pieces = total_and_row_checksums(rows)
     assert whole == google_crc32c.value(rows.tobytes())
     begins = range(0, shape[1], 65_536)
     cut = [row[begin : begin + 65_536].tobytes() for row in rows for begin in begins]

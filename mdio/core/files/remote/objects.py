@@ -37,7 +37,7 @@ Result = TypeVar("Result")
 NO_BUCKET = "there is no such bucket; see its name, region and endpoint"
 NO_RANGES = "the server gives no ranges of bytes; use one that does, or copy the file here"
 # Patterns of a store's errors: no such bucket, refused requests, the region of the bucket.
-NAMES_NO_BUCKET = re.compile(r"<Code>(NoSuchBucket|ContainerNotFound)</Code>")
+NO_BUCKET_PATTERN = re.compile(r"<Code>(NoSuchBucket|ContainerNotFound)</Code>")
 REFUSAL = re.compile(
     r"\b40[13] (Forbidden|Unauthorized)|InvalidAccessKeyId|SignatureDoesNotMatch|UserNotFound"
     r"|AuthorizationHeaderMalformed"
@@ -100,7 +100,7 @@ def translated_errors(path: Path) -> Iterator[None]:
         raise FileExistsError(17, "another object has this name by now", str(path)) from None
     except (FileNotFoundError, exceptions.BaseError) as error:
         text = str(error)  # errors of lists have no kind
-        if NAMES_NO_BUCKET.search(text):
+        if NO_BUCKET_PATTERN.search(text):
             raise PermissionError(13, NO_BUCKET, str(path)) from None
         refusals = exceptions.PermissionDeniedError, exceptions.UnauthenticatedError
         if isinstance(error, refusals) or REFUSAL.search(text):
@@ -141,8 +141,11 @@ REUSE_S = 2.0
 MAX_ANSWERS = 64
 PREFETCHED_S = 120.0
 """How long a prefetched answer is used."""
-MAX_PREFETCHES = 32
+PREFETCH_THREADS = 32
 """Objects that are prefetched at the same time."""
+STAGGER_NBYTES_PER_S = 4e9
+"""Rate at which large objects are requested: so the first ones arrive first, and the next can be
+requested while the others arrive. Requested at once, all share the network and arrive at its end."""
 LARGE_NBYTES = 1 << 20
 """Bytes from the opening request are freed once they are read, if they are more than this."""
 
@@ -185,9 +188,9 @@ class Answer:
 
 
 SMALL_NBYTES = 4 << 10
-"""Answers up to this size, such as a frame's header, are kept for `SMALL_S`: opening a file reads
-the same headers several times."""
-SMALL_S = 10.0
+"""Answers up to this size, such as a frame's header, are kept for `SMALL_REUSE_S`: opening a file
+reads the same headers several times."""
+SMALL_REUSE_S = 10.0
 MAX_SMALL_ANSWERS = 256
 
 _answers: OrderedDict[str, Answer | float] = OrderedDict()
@@ -223,22 +226,27 @@ def get(path: Path, byte_range: Any) -> Answer:
     return with_retries(path, request)
 
 
-def get_unchanged(path: Path, byte_range: tuple[int, int], state: ObjectState) -> Answer:
+def get_via_cache(path: Path, byte_range: tuple[int, int], state: ObjectState) -> Answer:
     """Fetch a range of an object that had `state`; the answer has its present state."""
     if byte_range[1] - byte_range[0] > SMALL_NBYTES:
         return get(path, byte_range)
     key = str(path), byte_range
     answer = _small_answers.get(key)
-    if answer is None or answer.state != state or answer.received_s < time.monotonic() - SMALL_S:
+    if (
+        answer is None
+        or answer.state != state
+        or answer.received_s < time.monotonic() - SMALL_REUSE_S
+    ):
         answer = get(path, byte_range)
         _keep_entry(_small_answers, key, answer, MAX_SMALL_ANSWERS)
     return answer
 
 
-def prefetch(paths: Iterable[Path], last_nbytes: int) -> None:
+def prefetch(paths: Iterable[Path], last_nbytes: int, expected_nbytes: int = 0) -> None:
     """Request, in threads, the last bytes of objects that will be opened next; with 0, the first.
 
     Objects no longer than `last_nbytes` come whole; those with a recent answer are left out.
+    `expected_nbytes`: about how many come of each, if they are many.
     """
     with _lock:
         names = {str(path): path for path in paths}
@@ -259,16 +267,17 @@ def prefetch(paths: Iterable[Path], last_nbytes: int) -> None:
         while len(_prefetched) > MAX_ANSWERS:
             _prefetched.popitem(last=False)
 
-    def request(name: str) -> None:
+    def request(number: int, name: str) -> None:
+        time.sleep(number * expected_nbytes / STAGGER_NBYTES_PER_S)
         try:
             futures[name].set_result(get(names[name], byte_range))
         except BaseException as error:
             futures[name].set_exception(error)
 
-    pool = ThreadPoolExecutor(MAX_PREFETCHES, "mdio prefetch")
+    pool = ThreadPoolExecutor(PREFETCH_THREADS, "mdio prefetch")
     try:
-        for name in futures:
-            pool.submit(request, name)
+        for number, name in enumerate(futures):
+            pool.submit(request, number, name)
     except RuntimeError:  # the interpreter exits: nobody must wait for these
         with _lock:
             for name in futures:
@@ -317,11 +326,11 @@ def find(path: Path, byte_range: Any = (0, HEAD_NBYTES)) -> Answer | None:
         try:
             prefetched = future.result()
         except FileNotFoundError:
-            _store_answer(key, time.monotonic())
+            _keep_answer(key, time.monotonic())
         except OSError:  # it is requested again below
             pass
         if prefetched is not None and len(prefetched.data) < LARGE_NBYTES:
-            _store_answer(key, prefetched)
+            _keep_answer(key, prefetched)
         with _lock:
             if _prefetched.get(key) is future:
                 del _prefetched[key]
@@ -346,11 +355,11 @@ def find(path: Path, byte_range: Any = (0, HEAD_NBYTES)) -> Answer | None:
                 answer = Answer(ObjectState.of(obstore.head(store, name)), 0, b"")
         except FileNotFoundError:
             answer = None
-    _store_answer(key, time.monotonic() if answer is None else answer)
+    _keep_answer(key, time.monotonic() if answer is None else answer)
     return answer
 
 
-def _store_answer(key: str, answer: Answer | float) -> None:
+def _keep_answer(key: str, answer: Answer | float) -> None:
     _keep_entry(_answers, key, answer, MAX_ANSWERS)
 
 
@@ -392,7 +401,7 @@ def cached_end(path: Path, state: ObjectState) -> Answer:
 
 def keep_end(path: Path, end: Answer) -> None:
     """Keep the end of an object for its next opening."""
-    _store_answer(f"{path}{END_SUFFIX}", end)
+    _keep_answer(f"{path}{END_SUFFIX}", end)
 
 
 def forget_end(path: Path) -> None:
@@ -477,7 +486,7 @@ class RemoteObject:
             if (data := self.buffered_bytes(offset, nbytes)) is not None:
                 return data
             begin, end = max(0, size - END_NBYTES), size
-        answer = get_unchanged(self.path, (begin, end), self.state)
+        answer = get_via_cache(self.path, (begin, end), self.state)
         if answer.state != self.state:
             forget(self.path)
             raise OSError(
@@ -503,9 +512,9 @@ class RemoteObject:
         return n_done
 
 
-BLOCK_NBYTES = 1 << 20
+LIBRARY_READ_NBYTES = 1 << 20
 """Libraries' reads are requested in blocks of this size."""
-MAX_BLOCKS = 16
+MAX_CACHED_RANGES = 16
 
 
 class ObjectFile(io.RawIOBase):
@@ -513,7 +522,7 @@ class ObjectFile(io.RawIOBase):
 
     def __init__(self, remote: RemoteObject) -> None:
         self._object, self._position = remote, 0
-        self._blocks: OrderedDict[int, bytes] = OrderedDict()
+        self._cached_ranges: OrderedDict[int, bytes] = OrderedDict()
 
     def readable(self) -> bool:
         """Return True."""
@@ -540,18 +549,18 @@ class ObjectFile(io.RawIOBase):
         view = memoryview(target).cast("B")
         n_done = 0
         while n_done < len(view):
-            number, begin = divmod(self._position, BLOCK_NBYTES)
-            nbytes = min(len(view) - n_done, BLOCK_NBYTES - begin)
+            number, begin = divmod(self._position, LIBRARY_READ_NBYTES)
+            nbytes = min(len(view) - n_done, LIBRARY_READ_NBYTES - begin)
             data = None
-            if number not in self._blocks:
+            if number not in self._cached_ranges:
                 data = self._object.buffered_bytes(self._position, nbytes)
             if data is not None:  # from the request that opened the object
                 n_read = nbytes
                 view[n_done : n_done + n_read] = data
-            elif not begin and len(view) - n_done > BLOCK_NBYTES:
+            elif not begin and len(view) - n_done > LIBRARY_READ_NBYTES:
                 n_read = self._object.read_into([view[n_done:]], self._position)
             else:
-                part = self._block(number)[begin : begin + len(view) - n_done]
+                part = self._cached_range(number)[begin : begin + len(view) - n_done]
                 n_read = len(part)
                 view[n_done : n_done + n_read] = part
             if not n_read:
@@ -559,16 +568,16 @@ class ObjectFile(io.RawIOBase):
             n_done, self._position = n_done + n_read, self._position + n_read
         return n_done
 
-    def _block(self, number: int) -> bytes:
-        block = self._blocks.get(number)
+    def _cached_range(self, number: int) -> bytes:
+        block = self._cached_ranges.get(number)
         if block is None:
-            begin = number * BLOCK_NBYTES
-            buffer = bytearray(max(0, min(BLOCK_NBYTES, self._object.state.nbytes - begin)))
+            begin = number * LIBRARY_READ_NBYTES
+            buffer = bytearray(max(0, min(LIBRARY_READ_NBYTES, self._object.state.nbytes - begin)))
             self._object.read_into([buffer], begin)
-            block = self._blocks[number] = bytes(buffer)
-            if len(self._blocks) > MAX_BLOCKS:
-                self._blocks.popitem(last=False)
-        self._blocks.move_to_end(number)
+            block = self._cached_ranges[number] = bytes(buffer)
+            if len(self._cached_ranges) > MAX_CACHED_RANGES:
+                self._cached_ranges.popitem(last=False)
+        self._cached_ranges.move_to_end(number)
         return block
 
 
@@ -581,5 +590,5 @@ def local_copy(path: Path) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="mdio-") as folder:
         copy = Path(folder, path.name)
         with ObjectFile(RemoteObject(path)) as source, copy.open("wb") as target:
-            shutil.copyfileobj(source, target, BLOCK_NBYTES)
+            shutil.copyfileobj(source, target, LIBRARY_READ_NBYTES)
         yield copy
