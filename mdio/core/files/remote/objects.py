@@ -144,8 +144,9 @@ PREFETCHED_S = 120.0
 PREFETCH_THREADS = 32
 """Objects that are prefetched at the same time."""
 STAGGER_NBYTES_PER_S = 4e9
-"""Rate at which large objects are requested: so the first ones arrive first, and the next can be
-requested while the others arrive. Requested at once, all share the network and arrive at its end."""
+"""Rate at which large objects are requested, so that the first arrive first, and the next can be
+requested while the others arrive. Requested at once, all would share the network and arrive last.
+"""
 LARGE_NBYTES = 1 << 20
 """Bytes from the opening request are freed once they are read, if they are more than this."""
 
