@@ -155,6 +155,11 @@ class FriendlyParser(argparse.ArgumentParser):
     def hide_options(self, common: Collection[str], *, show_all: bool) -> None:
         """Hide all options except `common` in help; `show_all`: hide none."""
         if not common:
+            self.add_argument("--help-all", action="help", help=argparse.SUPPRESS)
+            for action in self._actions:
+                if isinstance(action, argparse._SubParsersAction):
+                    for parser in action.choices.values():
+                        parser.hide_options((), show_all=show_all)
             return
         visible_options = {*common, "-h"}
         self.add_argument("--help-all", action="help", help="show all options and exit")

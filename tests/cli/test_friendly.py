@@ -156,6 +156,16 @@ def test_help_fits_a_screen_and_help_all_has_everything(capsys, monkeypatch, com
     assert "--stall-timeout" in options[1] - options[0]
 
 
+@pytest.mark.parametrize("words", [["info"], ["split"], ["cache", "evict"], ["model", "fit"]])
+def test_all_options_are_shown_where_help_hides_none(capsys, words):
+    texts = []
+    for option in ("--help", "--help-all"):
+        with pytest.raises(SystemExit, match="0"):
+            main([*words, option])
+        texts.append(capsys.readouterr().out)
+    assert texts[0] == texts[1]
+
+
 def test_ranks_that_would_all_do_the_same_are_refused(capsys, monkeypatch):
     monkeypatch.setenv("PMI_SIZE", "3")
     monkeypatch.setenv("PMI_RANK", "0")

@@ -355,7 +355,7 @@ def test_it_is_cut_into_segments(lines, source, tmp_path):
 
 
 def test_a_conversion_to_it_goes_on_where_it_was_killed(lines, source, tmp_path, monkeypatch):
-    monkeypatch.setattr(records, "PIECE_NBYTES", 1)  # a frame each
+    monkeypatch.setattr(records, "DECODED_PIECE_NBYTES", 1)  # a frame each
     mdio.convert(source, tmp_path / "whole.lines")
     made, encode = [], lines.LinesWriter.record
 

@@ -35,7 +35,7 @@ class LongTask(WriteTaskWorker):
 
 def stop(how: str, after: int, flush_s: float = 0.01) -> None:
     """Have this process, and those that it forks, make small pieces, and end so."""
-    plan.MIN_PIECE_NBYTES = encoder.PIECE_NBYTES = PIECE_NBYTES
+    plan.MIN_PIECE_NBYTES = encoder.DECODED_PIECE_NBYTES = PIECE_NBYTES
     journal.FLUSH_INTERVAL_S = flush_s
     add, count = journal.Journal.add, 0
 

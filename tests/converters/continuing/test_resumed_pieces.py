@@ -34,7 +34,7 @@ def test_every_piece_on_record_is_taken(adk, tmp_path, monkeypatch, out, storage
             raise OSError(errno.ENOSPC, "full")
 
     monkeypatch.setattr(plan, "MIN_PIECE_NBYTES", 1)
-    monkeypatch.setattr(encoder, "PIECE_NBYTES", 1 << 19)
+    monkeypatch.setattr(encoder, "DECODED_PIECE_NBYTES", 1 << 19)
     options = {"storage": mdio.Storage(**storage)}
     with monkeypatch.context() as there:
         there.setattr(Journal, "add", full)

@@ -322,7 +322,7 @@ def test_what_is_told_of_is_in_its_files(adk, tmp_path, monkeypatch, small, name
     monkeypatch.setattr(resuming, "journal_record", look)
     monkeypatch.setattr(conversion, "MAX_COMMIT_DELAY_S", 0.03)
     monkeypatch.setattr(plan, "MIN_PIECE_NBYTES", 1 << 20)
-    monkeypatch.setattr(encoder, "PIECE_NBYTES", 1 << 20)
+    monkeypatch.setattr(encoder, "DECODED_PIECE_NBYTES", 1 << 20)
     mdio.convert(adk["xtc"], tmp_path / name, direct="on", workers=workers, **as_options(options))
     assert told
     assert all(told)
