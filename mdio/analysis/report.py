@@ -27,7 +27,7 @@ from mdio.core.errors import MissingExtraError
 from mdio.core.files.publish import publish
 from mdio.core.pages import details, page, paragraph, picture, section, table
 from mdio.core.timing import timing_record
-from mdio.core.words import axis_label, duration, human_nbytes, plural
+from mdio.core.words import duration, human_nbytes, plural
 
 
 def check_plot(path: str | PathLike[str]) -> None:
@@ -156,18 +156,15 @@ def stream(record: dict[str, Any]) -> str:
         return figure_svg(fig, title)
 
 
-def result_over_time(result: AnalysisResult) -> str:
+def result_picture(result: AnalysisResult) -> str:
     """Draw a result as `AnalysisResult.plot` does, of many frames evenly spread ones."""
     part = slice(None, None, max(1, -(-len(result.frame) // MAX_POINTS)))
     names = ("frame", "time", "values", "label")
     arrays = {name: getattr(result, name) for name in names}
     arrays = {name: array[part] for name, array in arrays.items() if array is not None}
-    label = result.quantity or (result.labels[0] if len(result.labels) == 1 else "values")
-    title = f"{axis_label(label)} over {'lags' if result.over == 'lag' else 'time'}"
     with figure(3.2) as (fig, axes):
         draw(replace(result, **arrays), axes)
-        axes.set_title(title)
-        return figure_svg(fig, title)
+        return figure_svg(fig, f"{axes.get_ylabel() or 'values'} over {axes.get_xlabel()}")
 
 
 COLUMNS = {
@@ -213,7 +210,7 @@ def save_report(result: AnalysisResult, path: str | PathLike[str], title: str) -
     parts = [_summary(times), _stragglers(times), _ranks(times), _blocks(times)]
     result = with_field_columns(result)
     if result.per_frame and result.values.size and result.values.dtype.kind in "biuf":
-        parts.insert(1, section("Result", picture(result_over_time(result))))
+        parts.insert(1, section("Result", picture(result_picture(result))))
     if result.notes:
         parts.insert(1, section("Notes", *map(paragraph, result.notes)))
     save_page(path, summary_sentence(times, title), parts)

@@ -63,7 +63,7 @@ def test_displacements_are_reported_over_lags(tmp_path):
     result = mdio.analyze(DCD, kernel="msd", top=PSF, select="resid 1", stop=9)
     save_report(result, tmp_path / "r.html", "msd")
     page = page_of(tmp_path / "r.html")
-    assert page.pictures[0].startswith("msd (Å²) over lags")
+    assert page.pictures[0].startswith("msd (Å²) over lag (ps)")
     assert "lag (ps)" in page.texts
 
 
@@ -180,7 +180,8 @@ def test_the_result_is_drawn_as_plots_are(tmp_path):
     text = (tmp_path / "r.html").read_text()
     assert "phi (°)" in text and "psi (°)" in text and "data:image/png" in text
     assert len(text) < 300_000
-    assert page_of(tmp_path / "r.html").outside == []
+    page = page_of(tmp_path / "r.html")
+    assert page.outside == [] and page.pictures[0].startswith("psi (°) over phi (°)")
 
 
 def test_values_with_many_columns(tmp_path):
