@@ -49,8 +49,8 @@ class NotFinite:
         if self.coordinates == 3 * n_atoms * self.frames:
             return (
                 f"{plural(self.frames, 'frame')} (the first is frame {self.first_frame}) "
-                f"{'has' if self.frames == 1 else 'have'} no positions: all coordinates there are NaN "
-                "or infinite, as in the source"
+                f"{'has' if self.frames == 1 else 'have'} no positions: all coordinates there are "
+                "NaN or infinite, as in the source"
             )
         return (
             f"positions are kept as they are, and of them {plural(self.coordinates, 'coordinate')} "
