@@ -180,7 +180,7 @@ def test_a_worker_that_dies(adk, tmp_path, program):
         ({"frames": [0.5]}, "it has no frame at 0.5 ps"),
         ({"frames": [float("nan")]}, "it has no frame at nan ps"),
         ({"frames": slice(5, 5)}, "no frames with --start 5 --stop 5"),
-        ({"frames": lambda time: time}, "expected bool, one a frame"),
+        ({"frames": lambda time: time}, "expected bool, one per frame"),
         ({"frames": lambda time: time < 0}, "none of its 98 frames is chosen"),
         ({"combine": "mean"}, "combine is 'mean'; give one of sum, min, max"),
         ({"memory": 0}, "memory is 0 bytes"),
