@@ -49,7 +49,7 @@ def crc32c(data: memoryview, value: int) -> int:
 
 
 def crc32c_spans(data: Buffer, edges: Int64s) -> NDArray[np.uint32]:
-    """Checksums of consecutive pieces."""
+    """Checksums of consecutive spans."""
     view = checks.buffer(data)
     bounds = (edges - edges[0]).tolist()
     if sorted(bounds) != bounds or bounds[-1] > len(view):

@@ -86,7 +86,7 @@ class _JoiningWriter(H5MDWriter):
     def __init__(self, path, plan, meta, parts) -> None:
         super().__init__(path, plan, meta)
         self.parts = parts
-        self._arrays, self._crcs, self._pieces = {}, {}, {}
+        self._arrays, self._crcs, self._spans = {}, {}, {}
 
     def _check_all_chunks(self) -> None:
         """There is one record for each part, of several pieces."""

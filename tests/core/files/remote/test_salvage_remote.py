@@ -58,7 +58,7 @@ def test_is_looked_at_in_large_pieces(web, whole, seed):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_is_found_by_pieces_of_any_size(web, whole, seed, monkeypatch):
+def test_is_found_by_reads_of_any_size(web, whole, seed, monkeypatch):
     monkeypatch.setattr(native_file, "SCANNED_NBYTES", 20_000)
     monkeypatch.setattr(
         native_file, "STORE_READ_NBYTES", random.Random(seed).randrange(9000, 70_000)
