@@ -108,7 +108,7 @@ class ZarrWriter(LayoutWriter):
         parallel_store=True,
         packs_integers=True,
     )
-    _written_shard: WrittenFile | None = None
+    _handle_of_shard: WrittenFile | None = None
     """The shard that was stored last, which a thread may still be writing."""
 
     def __init__(self, path: Path, plan: LayoutPlan, meta: OutputMeta) -> None:
@@ -213,13 +213,13 @@ class ZarrWriter(LayoutWriter):
         self.drain()
         with output_errors(path):
             direct = self.plan.writing.direct or False
-            self._written_shard = WrittenFile(
+            self._handle_of_shard = WrittenFile(
                 path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, direct=direct
             )
-            self._written_shard.write(0, *item.parts)
+            self._handle_of_shard.write(0, *item.parts)
 
     def drain(self) -> None:
-        shard, self._written_shard = self._written_shard, None
+        shard, self._handle_of_shard = self._handle_of_shard, None
         if shard is not None:
             with output_errors(shard.path):
                 shard.close()

@@ -214,6 +214,16 @@ def test_several_processes_write_one_tree(tmp_path, options):
         assert np.array_equal(array, expected[name]), name
 
 
+def test_a_copy_has_no_file_that_is_being_written(tmp_path):
+    block = make_block(8, 5)
+    writer = new_writer(tmp_path / "a.zarr", block, **SMALL)
+    writer.create()
+    for item in writer.encode(0, block):
+        writer.store(item)
+    pickle.loads(pickle.dumps(writer)).drain()  # in a worker its descriptor would be another file's
+    writer.drain()
+
+
 def test_the_checksums_are_those_of_the_decoded_chunks(tmp_path):
     block = make_block(velocities=True)
     for name, options in {"raw": {}, "zstd": {"compression": "zstd"}}.items():
