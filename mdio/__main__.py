@@ -4,12 +4,21 @@ import os
 import sys
 
 
+def open_closed_streams() -> None:
+    """Open the null device in place of standard streams that are closed.
+
+    Otherwise a file of this program, or of one that it starts, would get the number of the stream.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            os.dup2(os.open(os.devnull, os.O_RDWR), number)
+            os.set_inheritable(number, True)  # `dup2` does not, if it was opened with this number
+            setattr(sys, name, open(number, "w" if number else "r"))  # noqa: SIM115
+
+
 def main() -> None:
     """Run the command line, and end the program."""
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
-        if getattr(sys, name) is None:  # it is closed, and a file of ours would get its number
-            os.dup2(os.open(os.devnull, os.O_RDWR), number)
-            setattr(sys, name, open(number, "w" if number else "r"))  # noqa: SIM115
+    open_closed_streams()
     from mdio._name import clash_with
 
     if clash := clash_with():

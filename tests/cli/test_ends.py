@@ -51,6 +51,22 @@ def test_closed_standard_streams(adk, tmp_path, closed):
         assert (done.returncode, done.stderr) == (0, "")
 
 
+STARTING = """
+import subprocess, sys
+from mdio.__main__ import open_closed_streams
+
+open_closed_streams()
+words = [sys.executable, "-c", "import os; [os.fstat(number) for number in range(3)]"]
+sys.exit(subprocess.run(words).returncode)
+"""
+
+
+@pytest.mark.parametrize("closed", ["2>&-", ">&-", "<&- >&- 2>&-"])
+def test_programs_that_are_started_have_standard_streams(closed):
+    command = ["sh", "-c", f'"$@" {closed}', "sh", sys.executable, "-c", STARTING]
+    assert subprocess.run(command, check=False).returncode == 0
+
+
 SWALLOWED = """
 import os, sys, weakref
 from mdio.converters.strategies.conversion import Conversion
