@@ -143,7 +143,7 @@ def _gather_one_sided(
     share = max(1, math.ceil(n_rows / comm.size))
     # MPICH 4.0.2 lets the parts of ranks on one node overlap unless all are multiples of 16.
     nbytes = math.ceil(row.nbytes * share / PART_UNIT_NBYTES) * PART_UNIT_NBYTES
-    window = _mpi().Win.Allocate(nbytes, row.nbytes, comm=comm)
+    window = _mpi().Win.Allocate(nbytes, max(1, row.nbytes), comm=comm)
     window.Lock_all()
 
     def transfer(call: Callable[..., None], start: int, rows: NDArray[Any]) -> None:

@@ -30,7 +30,7 @@ def cases():
     """Fewer on many ranks, which wait for cores more than for each other."""
     kinds = ("even", "uneven", "some empty", "only the first", "only the last", "none")
     yield from ((kind, (212, 2, 2), "f8") for kind in (kinds if SIZE < 4 else kinds[1:3]))
-    for shape in ((), (1,), (3,), (850,)):
+    for shape in ((), (0,), (1,), (3,), (850,)):
         yield ("even", shape, "f4")
         yield ("uneven", shape, "f8")
 
