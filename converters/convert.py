@@ -310,9 +310,7 @@ def plan_conversion(
             f"{source.path}: its stored groups ({list_text(left_out_groups)}) are left out; store "
             "them again with --group NAME=SELECTION"
         )
-    plan = plan.replace(
-        notes=(*plan.notes, *notes), source_nbytes_per_atom=source.info.nbytes_per_atom
-    )
+    plan = plan.replace(notes=(*plan.notes, *notes), source_density=source.info.nbytes_per_atom)
     shares = filter(None, codec_shares.get(FULL_SYSTEM, ()))
     min_share = min(shares, default=0.0) / 2  # a few frames say little about the others
     if plan.container is not None and plan.keeps_integers:

@@ -435,8 +435,8 @@ class LayoutPlan:
     n_files: int = 1
     nbytes: int = 0
     """Bytes of the output: exact except for headers if uncompressed, an upper estimate if not."""
-    source_nbytes_per_atom: float | None = None
-    """Bytes on disk of the source per atom and frame."""
+    source_density: float | None = None
+    """Bytes on disk of the source per atom and frame; its name is a key of JSON and of journals."""
 
     @property
     def keeps_integers(self) -> bool:

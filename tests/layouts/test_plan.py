@@ -315,6 +315,7 @@ def test_json_of_a_plan():
     plan = plan_arrays(info(4187, 3341), WriteOptions(groups={"ca": 214}), quantised=False)
     values = json.loads(json.dumps(plan.to_json()))
     assert values["n_pieces"] == 11
+    assert "source_density" in values  # as programs know it that read ``--json``
     assert values["arrays"][1]["chunk_nbytes"] == plan.arrays[1].chunk_nbytes
     assert values.keys() >= asdict(plan).keys() - PARTS.keys() | asdict(plan.stripes).keys()
 
