@@ -16,7 +16,14 @@ from numpy.typing import NDArray
 from mdio.core.blocks import FrameRuns
 from mdio.core.errors import PlanError
 from mdio.core.files.in_flight import MAX_SEPARATE_RUNS, ByteRange, Opening
-from mdio.core.frames import FIELDS, AtomIndices, FrameBlock, FrameData, TrajectoryInfo
+from mdio.core.frames import (
+    FIELDS,
+    AtomIndices,
+    FrameBlock,
+    FrameData,
+    TrajectoryInfo,
+    float32_spacing,
+)
 from mdio.core.topology import Topology
 from mdio.core.words import number_text
 from mdio.layouts.base import FormatFacts, Layout, StoredTimes
@@ -110,7 +117,7 @@ def _tolerance_ps(time: NDArray[np.float64]) -> float:
     It is always less than half the spacing of frames, however long the trajectory is.
     """
     time = time[np.isfinite(time)]
-    rounding = TIME_ROUNDING_ULPS * float(np.spacing(np.float32(np.abs(time).max(initial=0))))
+    rounding = TIME_ROUNDING_ULPS * float32_spacing(np.abs(time).max(initial=0))
     gaps = np.abs(np.diff(time))
     gaps = gaps[gaps > 0]
     if not gaps.size:
@@ -128,7 +135,7 @@ def note_on_dt(source: TrajectoryInfo, selected: TrajectoryInfo, dt_ps: float) -
         time = number_text(source.time_first_ps)
         return f"{option} leaves no frame out: the first and the last have the same time, {time} ps"
     latest_ps = max(abs(source.time_first_ps), abs(source.time_last_ps))
-    ulp_ps = float(np.spacing(np.float32(latest_ps)))
+    ulp_ps = float32_spacing(latest_ps)
     digits = max(1, math.floor(-math.log10(ulp_ps)))
     tolerance_ps = max(1e-3 * dt_ps, 2 * TIME_ROUNDING_ULPS * ulp_ps)
 

@@ -239,6 +239,14 @@ def notes_on_times(
     )
 
 
+def float32_spacing(time_ps: float) -> float:
+    """Return the difference of neighbouring float32, as which files round times, near a time.
+
+    Beyond the range of float32, it is that of the largest ones.
+    """
+    return float(np.spacing(np.float32(min(abs(time_ps), 2.0**127))))
+
+
 def is_masked(values: Any) -> bool:
     """Return whether an array has masked values, without importing ``numpy.ma``."""
     return "numpy.ma" in sys.modules and bool(np.ma.is_masked(values))

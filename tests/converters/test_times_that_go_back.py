@@ -125,8 +125,8 @@ def test_info_knows_all_times_that_lie_beside_the_frames(files, tmp_path, capsys
         assert len(notes_of(json.loads(capsys.readouterr()[0])["notes"])) == n_told
 
 
-@pytest.mark.parametrize(("number", "value"), [(0, np.nan), (2, np.nan), (9, np.inf)])
-def test_one_time_that_is_not_finite(tmp_path, number, value):
+@pytest.mark.parametrize(("number", "value"), [(0, np.nan), (2, np.nan), (9, np.inf), (9, 1e300)])
+def test_one_time_that_is_not_finite_or_no_float32(tmp_path, number, value):
     time = np.arange(10.0)
     time[number] = value
     with mdio.Writer(tmp_path / "a.zarr", 4) as writer:
@@ -135,6 +135,7 @@ def test_one_time_that_is_not_finite(tmp_path, number, value):
         (mdio.Selection(begin_ps=3), time >= 3),
         (mdio.Selection(end_ps=6), time <= 6),
         (mdio.Selection(begin_ps=3, end_ps=8, dt_ps=2), np.isin(time, [3, 5, 7])),
+        (mdio.Selection(begin_ps=3, dt_ps=2), np.isin(time, [3, 5, 7, 9, 1e300])),
     ):
         mdio.convert(tmp_path / "a.zarr", tmp_path / "b.zarr", selection=selection, force=True)
         written = mdio.open(tmp_path / "b.zarr")

@@ -21,7 +21,7 @@ from mdio.analysis.reducers import Sum
 from mdio.analysis.system import System
 from mdio.core.boxes import vectors_from_boxes, with_lengths_of_open_axes
 from mdio.core.errors import BlockError, PlanError
-from mdio.core.frames import FrameBlock
+from mdio.core.frames import FrameBlock, float32_spacing
 from mdio.core.words import number_text
 
 Floats = NDArray[np.float64]
@@ -56,7 +56,7 @@ class Lags:
             )
         dt_ps = float(time[-1] - time[0]) / (n_frames - 1)
         deviation = np.abs(time - time[0] - dt_ps * np.arange(n_frames))
-        tolerance = UNEVEN * dt_ps + 4 * float(np.spacing(np.float32(np.abs(time).max())))
+        tolerance = UNEVEN * dt_ps + 4 * float32_spacing(np.abs(time).max())
         if not dt_ps > 0 or deviation.max() > tolerance:
             raise PlanError(
                 f"frames must be evenly spaced in time, but {_describe_uneven_times(time)}"

@@ -276,6 +276,13 @@ def test_times_that_are_not_finite(tmp_path, number, value):
         mdio.analyze(tmp_path / "a.xtc", kernel="msd")
 
 
+def test_a_time_beyond_float32(tmp_path):
+    with mdio.Writer(tmp_path / "a.zarr", 4) as writer:
+        writer.write_block(np.zeros((4, 4, 3)), time=[0, 1, 2, 1e39])
+    with pytest.raises(PlanError, match="must be evenly spaced in time"):
+        mdio.analyze(tmp_path / "a.zarr", kernel="msd")
+
+
 def test_frames_without_velocities_are_named(tmp_path):
     universe = mda.Universe.empty(4, trajectory=True, velocities=True)
     with mda.Writer(str(tmp_path / "some.trr"), 4) as writer:
