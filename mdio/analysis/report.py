@@ -63,6 +63,10 @@ BLOCK_COLOURS = COLOURS[1:]
 DARK = ("#0072B2", "#009E73", "#D55E00")
 MAX_POINTS = 4000
 """Most frames of a result that a page shows."""
+MAX_VALUES = 400_000
+"""Most values of a result that a page shows: with more columns, fewer frames."""
+MAX_VECTOR_POINTS = 20_000
+"""With more points, lines of a result are a picture: as paths, each point takes 20 bytes."""
 
 
 def need_matplotlib(user: str) -> None:
@@ -158,12 +162,17 @@ def stream(record: dict[str, Any]) -> str:
 
 def result_picture(result: AnalysisResult) -> str:
     """Draw a result as `AnalysisResult.plot` does, of many frames evenly spread ones."""
-    part = slice(None, None, max(1, -(-len(result.frame) // MAX_POINTS)))
+    max_frames = min(MAX_POINTS, max(2, MAX_VALUES * len(result.values) // result.values.size))
+    part = slice(None, None, max(1, -(-len(result.frame) // max_frames)))
     names = ("frame", "time", "values", "label")
     arrays = {name: getattr(result, name) for name in names}
     arrays = {name: array[part] for name, array in arrays.items() if array is not None}
     with figure(3.2) as (fig, axes):
         draw(replace(result, **arrays), axes)
+        if sum(len(line.get_xdata()) for line in axes.lines) > MAX_VECTOR_POINTS:
+            axes.set_rasterization_zorder(0)  # one picture of all; `set_rasterized`: one of each
+            for line in axes.lines:
+                line.set_zorder(-1)
         return figure_svg(fig, f"{axes.get_ylabel() or 'values'} over {axes.get_xlabel()}")
 
 

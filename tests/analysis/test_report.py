@@ -184,6 +184,16 @@ def test_the_result_is_drawn_as_plots_are(tmp_path):
     assert page.outside == [] and page.pictures[0].startswith("psi (°) over phi (°)")
 
 
+def test_many_lines_are_a_picture(tmp_path):
+    """As paths, those of 98 frames and 1,000 columns took 2 MB."""
+    for n_columns, is_picture in ((4, False), (1000, True)):
+        result = mdio.analyze(DCD, kernel=lambda block, n=n_columns: block.positions[:, :n, 0])
+        save_report(result, tmp_path / "r.html", "x")
+        text = (tmp_path / "r.html").read_text()
+        assert ("data:image/png" in text) == is_picture
+        assert len(text) < 500_000
+
+
 def test_values_with_many_columns(tmp_path):
     result = mdio.analyze(DCD, kernel=lambda block: np.array(block.positions[:, :5]))
     save_report(result, tmp_path / "r.html", "x")
