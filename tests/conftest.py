@@ -25,7 +25,7 @@ settings.register_profile("explore", ANY_TIME, derandomize=False, print_blob=Tru
 settings.load_profile("mdio")
 
 
-LONG = ("trust", "fuzz", "test_site.py", "test_docs.py", "test_h5md_filter.py")
+LONG = ("trust", "fuzz", "test_site.py", "test_docs.py", "test_h5md_filter.py", "test_web.py")
 """Files and folders whose tests take longest: they begin first, so that no worker ends with one."""
 
 
