@@ -216,20 +216,12 @@ def plan_conversion(
         )
     keeps_topology = storage.topology and layout_class(layout_name).facts.keeps_topology
     topology = selected_atoms.topology if keeps_topology else None
+    needs_topology_beside = selected_atoms.atoms is not None and not keeps_topology
     if not storage.topology:
         selected_atoms.universe = None  # so that no topology is written beside the output
-    elif (
-        selected_atoms.atoms is not None
-        and selected_atoms.source_topology is not None
-        and not keeps_topology
-    ):
-        # For a topology beside the output.
+    elif needs_topology_beside and selected_atoms.source_topology is not None:
         selected_atoms.universe = stored_universe(selected_atoms.source_topology, source)
-    if (
-        not keeps_topology
-        and selected_atoms.atoms is not None
-        and not is_structure(target, storage.to)
-    ):
+    if needs_topology_beside and not is_structure(target, storage.to):
         transform_notes += notes_on_cut_names(selected_atoms)
     if repairs is not None:
         topology = repairs.meta.topology or topology

@@ -719,9 +719,6 @@ class Writer:
         assert self.n_atoms is not None
         return FrameBlock.empty(self._growing.shard_frames, self.n_atoms, **self._stores_field)
 
-    def _in_memory(self, block: FrameBlock, path: Path) -> MemoryLayout:
-        return MemoryLayout(path, block=block, atoms=self._topology)
-
     @property
     def _n_free(self) -> int:
         """Frames that still fit into the shard that is being filled."""
@@ -772,7 +769,7 @@ class Writer:
         self._storing = self._pool.submit(self._add, block)
 
     def _add(self, block: FrameBlock) -> None:
-        with self._in_memory(block, self._growing.out) as frames:
+        with MemoryLayout(self._growing.out, block=block, atoms=self._topology) as frames:
             self._growing.add(frames)
 
     def _finish(self) -> None:

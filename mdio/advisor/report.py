@@ -241,10 +241,8 @@ def text_lines(decision: Decision) -> list[str]:
     source = decision.measurements.source
     rows: list[tuple[str, ...]] = [("", "layout", "bytes/atom", *TIME_HEADINGS)]
     for option in _forecast_options(decision):
-        mark, nbytes_per_atom = (
-            "->" * option.is_chosen,
-            f"{source.nbytes_per_atom(option.nbytes):.2f}",
-        )
+        nbytes_per_atom = f"{source.nbytes_per_atom(option.nbytes):.2f}"
+        mark = "->" * option.is_chosen
         rows.append((mark, option.name, nbytes_per_atom, *_times(option)))
     rule = decision.rule
     text = [

@@ -17,22 +17,16 @@ def _stores_integers(plan: LayoutPlan) -> bool:
 def _overview(plan: LayoutPlan, n_existing: int) -> dict[str, str]:
     """Return the rows of the overview, by name; empty ones are not printed."""
     fields = ", ".join(plan.native.fields) + (", box" if plan.native.has_box else "")
-    min_frames, max_frames = (
-        min(plan.segment_frames, default=0),
-        max(plan.segment_frames, default=0),
-    )
-    segment_text = (
-        f"{min_frames:,}" if min_frames == max_frames else f"{min_frames:,} to {max_frames:,}"
-    )
+    sizes = sorted({min(plan.segment_frames, default=0), max(plan.segment_frames, default=0)})
+    frames_text = " to ".join(f"{size:,}" for size in sizes)
+    segments_text = f"{len(plan.segment_frames):,} with {frames_text} frames"
     kept_text = f", besides {n_existing:,} that stay as they are" if n_existing else ""
     rows = {
         "layout": plan.layout,
         "content": f"{plural(plan.n_frames, 'frame')} of {plural(plan.n_atoms, 'atom')}{kept_text}",
         "container": plan.container or "",
         "arrays": fields if plan.container else "",
-        "segments": f"{len(plan.segment_frames):,} with {segment_text} frames"
-        if max_frames
-        else "",
+        "segments": segments_text if plan.segment_frames else "",
         "compression": plan.compression or ("bitpack" if _stores_integers(plan) else "none"),
         "precision": "float32, not rounded" if plan.arrays else "",
     }

@@ -60,7 +60,7 @@ crc32c_joined = backend.module.crc32c_joined
 read_rows = backend.module.read_rows
 """Reads neighbouring rows of an open file and compares the CRC-32C of each span of each of them.
 
-``read_rows(fd, offset, rows, crcs, piece_nbytes)``: fills `rows`, a C-contiguous buffer, from
+``read_rows(fd, offset, rows, crcs, span_nbytes)``: fills `rows`, a C-contiguous buffer, from
 `offset` on; `crcs` ((R, P) uint32): of each row's spans. Returns bool: whether all was there, and
 as it should be.
 """

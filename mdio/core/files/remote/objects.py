@@ -514,7 +514,7 @@ class RemoteObject:
 
 
 LIBRARY_READ_NBYTES = 1 << 20
-"""Libraries' reads are requested in blocks of this size."""
+"""Bytes of the ranges in which libraries' reads are requested."""
 MAX_CACHED_RANGES = 16
 
 
@@ -570,16 +570,16 @@ class ObjectFile(io.RawIOBase):
         return n_done
 
     def _cached_range(self, number: int) -> bytes:
-        block = self._cached_ranges.get(number)
-        if block is None:
+        data = self._cached_ranges.get(number)
+        if data is None:
             begin = number * LIBRARY_READ_NBYTES
             buffer = bytearray(max(0, min(LIBRARY_READ_NBYTES, self._object.state.nbytes - begin)))
             self._object.read_into([buffer], begin)
-            block = self._cached_ranges[number] = bytes(buffer)
+            data = self._cached_ranges[number] = bytes(buffer)
             if len(self._cached_ranges) > MAX_CACHED_RANGES:
                 self._cached_ranges.popitem(last=False)
         self._cached_ranges.move_to_end(number)
-        return block
+        return data
 
 
 @contextmanager

@@ -7,10 +7,12 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import traceback
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import MDAnalysis as mda
 import numpy as np
@@ -343,6 +345,30 @@ def test_a_url_with_a_secret_is_not_repeated(tmp_path):
     done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode != 0
     assert "TheWord" not in done.stderr + done.stdout
+
+
+def test_large_objects_are_requested_one_after_the_other(monkeypatch):
+    waits = []
+    clock = SimpleNamespace(sleep=waits.append, monotonic=time.monotonic)
+    monkeypatch.setattr(objects, "time", clock)
+    monkeypatch.setattr(objects, "get", lambda path, wanted: None)
+    paths = [Path(f"large{n}") for n in range(3)]
+    objects.prefetch(paths, 16 << 20, expected_nbytes=4_000_000)
+    futures = [objects._prefetched[str(path)] for path in paths]
+    assert [future.result(60) for future in futures] == [None] * 3
+    objects.forget_prefetched(paths)
+    assert sorted(waits) == [0, 0.001, 0.002]
+
+
+def test_whole_shards_are_large_and_indexes_are_not(adk, tmp_path):
+    mdio.convert(adk["xtc"], tmp_path / "a.zarr", precision="none")
+    with mdio.open(tmp_path / "a.zarr") as layout:
+        whole, parts = (
+            [one.expected_nbytes for one in layout._openings([run], None) if "value" in str(one)]
+            for run in ((0, 98), (3, 5))
+        )
+    assert whole and min(whole) > 1 << 20
+    assert parts and max(parts) == 0
 
 
 def test_threads_that_look_ahead_end_with_their_answers(monkeypatch):
