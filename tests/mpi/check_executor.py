@@ -175,6 +175,7 @@ def check_an_error_of_mdio_keeps_its_class():
 
 def check_all_fail_at_once():
     def work(n):
+        time.sleep(0.05)  # until all have begun: then the error of the first item counts
         raise KeyError(n)
 
     with MPIExecutor(COMM) as executor:
