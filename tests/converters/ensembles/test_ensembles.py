@@ -405,3 +405,10 @@ def test_a_dict_of_trajectories_where_one_is_expected(function):
     kernel = {"analyze": {"kernel": "rgyr"}, "advise": {"analysis": "rgyr"}}
     with pytest.raises(PlanError, match=r"by label \(a, b\).*mdio.convert_ensemble"):
         function({"a": DCD, "b": DCD}, **kernel.get(function.__name__, {}))
+
+
+def test_verifying_counts_the_units_of_all(tmp_path):
+    out = tmp_path / "both.zarr"
+    mdio.convert_ensemble({"a": DCD, "b": DCD}, out, step=20)
+    members = [mdio.verify(member).units for member in ensemble_members(out).values()]
+    assert mdio.verify(out).units == sum(members) > members[0] > 0
