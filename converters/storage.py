@@ -88,7 +88,8 @@ def measure_codec_shares(
             max_share = max(bitpack_share, _bitpacked_nbytes(frames, source_format) / frame_nbytes)
         if max_share > MAX_BITPACK_SHARE:
             end = min(begin + max_frames, info.n_frames)
-            sample = view.read(begin, end, atoms=atoms).positions
+            is_read = end - begin == len(frames)
+            sample = frames if is_read else view.read(begin, end, atoms=atoms).positions
             chunk = encode_chunk(sample, replace(quantised_format, compressor="rigid"))
             rigid_share = len(chunk) / len(sample) / frame_nbytes
         shares[name] = CodecShares(bitpack_share, rigid_share)

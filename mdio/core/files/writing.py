@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext, suppress
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
 
 from mdio.core.errors import SourceError
 from mdio.core.files.checks import OUTPUT_MARKERS
@@ -187,6 +187,10 @@ class WrittenFile:
         if disk not in _devices_without_direct and (self._trial is None or self._trial.may_be_fast):
             with suppress(OSError):  # the file is open for plain writes all the same
                 self._direct_fd = os.open(path, os.O_WRONLY | os.O_DIRECT | os.O_CLOEXEC)
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be pickled: a descriptor's number names another file in another process."""
+        raise TypeError(f"{self.path}: a file open for writing cannot be pickled")
 
     def fileno(self) -> int:
         """Wait until all is in the file; return the descriptor that uses the page cache."""

@@ -3,6 +3,7 @@
 import errno
 import multiprocessing
 import os
+import pickle
 import threading
 import time
 from pathlib import Path
@@ -250,6 +251,14 @@ def test_forked_processes_have_buffers_of_their_own(tmp_path):
     for worker in workers:
         worker.join()
     assert [worker.exitcode for worker in workers] == [0, 0]
+
+
+def test_a_file_open_for_writing_is_not_copied_to_workers(tmp_path):
+    with (
+        WrittenFile(tmp_path / "a", NEW) as file,
+        pytest.raises(TypeError, match="a: a file open for writing cannot be pickled"),
+    ):
+        pickle.dumps(file)
 
 
 def test_places_on_disk_are_kept_without_changing_the_size(tmp_path):
