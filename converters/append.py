@@ -49,6 +49,7 @@ from mdio.layouts.views.joining import (
     note_on_gap,
     parts_of,
 )
+from mdio.layouts.views.options import FOLLOWS_ATOMS
 from mdio.layouts.views.view import ViewLayout, read_columns, read_times, select_frames
 from mdio.layouts.writer import NotFinite
 from mdio.parallel.executors import Executor
@@ -519,9 +520,10 @@ class _AppendPlanner:
         transformed_source: Layout = source
         if transform_options := manifest["source"].get("transformed"):
             self._check_fit_reference(transform_options)
-            if transform_options["pbc"] == "nojump" and not self.adds_by_number:
+            pbc = transform_options["pbc"]
+            if pbc in FOLLOWS_ATOMS and not self.adds_by_number:
                 raise PlanError(
-                    f"{self.old.path} was made with --pbc nojump, which follows atoms from the "
+                    f"{self.old.path} was made with --pbc {pbc}, which follows atoms from the "
                     "first frame on; convert all files together again"
                 )
             has_fit = "fit" in transform_options

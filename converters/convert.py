@@ -66,6 +66,7 @@ from mdio.layouts.registry import (
     writer_class,
 )
 from mdio.layouts.striping.file_systems import no_stripes_note
+from mdio.layouts.views.options import FOLLOWS_ATOMS
 from mdio.layouts.views.view import FrameNumbers, ViewLayout, note_on_dt, select_frames
 from mdio.parallel.executors import Executor, Serial, pool_or_serial
 
@@ -229,11 +230,12 @@ def plan_conversion(
     unreadable: list[list[int]] = []
     if sources.salvage:
         frames, unreadable = split_readable(source, frames)
-        if unreadable and transform_options and transform_options["pbc"] == "nojump":
+        pbc = selection.pbc
+        if unreadable and pbc in FOLLOWS_ATOMS:
             raise PlanError(
-                f"{source.path}: --pbc nojump follows atoms through all frames, and frame "
+                f"{source.path}: --pbc {pbc} follows atoms through all frames, and frame "
                 f"{unreadable[0][0]} cannot be read; convert with --salvage alone, then the output "
-                "with --pbc nojump"
+                f"with --pbc {pbc}"
             )
     atoms = selected_atoms.atoms
     view = ViewLayout(

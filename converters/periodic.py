@@ -1,7 +1,7 @@
 """A layout that treats periodic boundaries and fits frames (``--pbc``, ``--center``, ``--fit``).
 
-Also the first pass of ``--pbc nojump``: workers count how often atoms cross boundaries, each over
-its runs of frames.
+Also the first pass of ``--pbc nojump`` and ``toroidal``: workers find where atoms cross boundaries,
+each over its runs of frames.
 """
 
 from __future__ import annotations
@@ -32,7 +32,14 @@ from mdio.layouts.cut_molecules import CutMoleculeFinder
 from mdio.layouts.manifest import runs_from_indices, stored_transformation
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.registry import open_layout
-from mdio.layouts.views.options import NEED_BONDS, NEED_BONDS_EXAMPLES, ROT_TRANS, TRANSLATION
+from mdio.layouts.views.options import (
+    FOLLOWS_ATOMS,
+    NEED_BONDS,
+    NEED_BONDS_EXAMPLES,
+    ROT_TRANS,
+    TOROIDAL,
+    TRANSLATION,
+)
 from mdio.layouts.views.view import FrameNumbers
 from mdio.parallel.executors import Executor
 
@@ -72,9 +79,11 @@ class Transform:
     """Molecules that are put into the box."""
     unwraps: bool = False
     """Whether jumps over boundaries are undone."""
+    by_steps: bool = False
+    """Whether that adds up the steps between frames, as `mdio.core.kernels.follow` says."""
     fit: Fit | None = None
     counts: dict[int, bytes] | None = None
-    """For some frames, how many boundaries each atom has crossed before; see `pack_counts`."""
+    """For some frames, the `Crossings.counts` until then, packed by `pack_counts`."""
     note: str = ""
     """A summary of the steps, for the user."""
     notes: tuple[str, ...] = ()
@@ -186,7 +195,8 @@ def plan_transform(
         cluster=cluster,
         centre_atoms=None if centre_atoms is None else index_in_read[centre_atoms],
         wrapped=wrapped,
-        unwraps=pbc == "nojump",
+        unwraps=pbc in FOLLOWS_ATOMS,
+        by_steps=pbc == TOROIDAL,
         fit=fit,
         note=", ".join(notes),
         notes=tuple(all_selection_notes),
@@ -219,7 +229,7 @@ def _find_bonds(
             advice = "read all atoms: select those of the group with --select in place of --group"
         raise PlanError(
             f"--pbc {pbc} needs bonds, and the topology {topology_name} has none; {advice}, or "
-            "take --pbc atom or nojump"
+            "take --pbc atom, nojump or toroidal"
         )
     pairs = np.asarray(bonds.to_indices(), np.int64)
     masses = getattr(atoms, "masses", np.ones(len(atoms)))
@@ -260,7 +270,7 @@ FIRST_FRAMES = 3
 SAMPLE_FRAMES = 8
 """Frames of a sample that are spread over the whole trajectory."""
 
-Counts = NDArray[np.int32]
+Counts = NDArray[np.int64]
 
 
 @dataclass
@@ -271,6 +281,8 @@ class Crossings:
     last: NDArray[np.float64]
     """Positions in the frame before, where there was one."""
     counts: Counts
+    """(A, 3): how often, or by how much; the ``shifts`` of `mdio.core.kernels.follow`."""
+    by_steps: bool
     has_last: bool = False
 
 
@@ -591,7 +603,8 @@ class TransformedLayout(Layout):
 
     def _new_crossings(self, frame: int, transform: Transform) -> Crossings:
         n_atoms = self.n_read(transform)
-        return Crossings(frame, np.zeros((n_atoms, 3)), np.zeros((n_atoms, 3), np.int32))
+        counts = np.zeros((n_atoms, 3), np.int64)
+        return Crossings(frame, np.zeros((n_atoms, 3)), counts, transform.by_steps)
 
     def _advance(self, crossings: Crossings, stop: int, transform: Transform) -> Crossings:
         batch_frames = max(1, RUN_NBYTES // max(1, 12 * len(crossings.last)))
@@ -628,6 +641,7 @@ def _count_crossings(crossings: Crossings, block: FrameBlock, *, apply: bool = T
         crossings.counts,
         has_last=crossings.has_last,
         apply=apply,
+        by_steps=crossings.by_steps,
     )
     crossings.frame, crossings.has_last = crossings.frame + block.n_frames, True
 
@@ -639,7 +653,7 @@ def pack_counts(counts: Counts) -> bytes:
 
 def unpack_counts(counts: bytes) -> Counts:
     """Return the counts in `pack_counts`'s bytes, one-dimensional."""
-    return np.frombuffer(zlib.decompress(counts), np.int32)
+    return np.frombuffer(zlib.decompress(counts), np.int64)
 
 
 COUNTS_NBYTES = 512 << 20
@@ -649,7 +663,7 @@ COUNTS_NBYTES = 512 << 20
 def count_all_crossings(view: Any, plan: LayoutPlan, executor: Executor) -> None:
     """Count crossings of boundaries in parallel, for the workers that write: the first pass.
 
-    Nothing is done without ``nojump``, or for one worker, which reads all frames in order.
+    Nothing is done where no atoms are followed, or for one worker, which reads all frames in order.
     Counts are kept where the pieces of `plan` begin.
     """
     transformed: Any = getattr(view, "source", None)
@@ -659,14 +673,14 @@ def count_all_crossings(view: Any, plan: LayoutPlan, executor: Executor) -> None
     if not transform.unwraps:
         return
     n_atoms = transformed.n_read(transform)
-    max_counts = max(executor.n_workers, COUNTS_NBYTES // (12 * n_atoms))
+    max_counts = max(executor.n_workers, COUNTS_NBYTES // (24 * n_atoms))
     first_frames = sorted({0, *(int(view.frames[start]) for start, _ in plan.write_tasks())})
     runs = list(pairwise(first_frames[:: -(-len(first_frames) // max_counts)]))
     run_counts = executor.map(
         transformed.count_crossings, runs, describe=lambda run: f"frames {run[0]} to {run[1]}"
     )
     run_counts = executor.from_owner(lambda: run_counts)
-    total = np.zeros(3 * n_atoms, np.int32)
+    total = np.zeros(3 * n_atoms, np.int64)
     counts = {}
     for (_, frame), packed in zip(runs, run_counts, strict=True):
         total += unpack_counts(packed)
@@ -686,12 +700,13 @@ def notes_on_transform(
     }
     text = " ".join(f"{name} {value}" for name, value in options.items() if value is not None)
     notes = [f"{text}: {transform.note}"] if transform.note else []
-    if transformed.pbc == "nojump":
+    if transform.unwraps:
         passes = "read once, by one worker"
         if n_workers > 1:
             passes = f"read twice: {n_workers} workers count jumps over the boundaries, then write"
         notes.append(
-            f"--pbc nojump follows atoms from the first frame of the source, which is {passes}"
+            f"--pbc {transformed.pbc} follows atoms from the first frame of the source, which is "
+            f"{passes}"
         )
     return [*notes, *transform.notes]
 
@@ -733,8 +748,8 @@ def notes_on_cut(
     ) -> None:
         """Note in which frames of a sample `atoms` are cut."""
         sample = [int(frames[number]) for number in _sample_frames(len(frames))]
-        # nojump needs all earlier frames, and leaves molecules as cut as they are in frame 0.
-        if sample and transformed.pbc == "nojump":
+        # What follows atoms needs all earlier frames, and leaves molecules as cut as in frame 0.
+        if sample and transform.unwraps:
             sample = [0]
         cut_frames = []
         for frame in sample:

@@ -34,6 +34,7 @@ from mdio.core.words import plural
 from mdio.layouts.base import Layout
 from mdio.layouts.registry import open_layout
 from mdio.layouts.views.memory import MemoryLayout
+from mdio.layouts.views.options import FOLLOWS_ATOMS
 
 POLL_S = 0.2
 """Interval at which a request to end the recording is noticed."""
@@ -162,9 +163,10 @@ def _prepare_selection(
                 raise PlanError(f"{source}: {name} is not for a stream; leave it out")
     selection, top = options.selection, options.sources.top
     reference = selection.fit_reference
-    if selection.pbc == "nojump" or (selection.fit and not isinstance(reference, str | PathLike)):
+    follows_atoms = selection.pbc in FOLLOWS_ATOMS
+    if follows_atoms or (selection.fit and not isinstance(reference, str | PathLike)):
         unsupported = (
-            "--pbc nojump" if selection.pbc == "nojump" else "--fit without a file as reference"
+            f"--pbc {selection.pbc}" if follows_atoms else "--fit without a file as reference"
         )
         raise PlanError(
             f"{source}: {unsupported} needs earlier frames, too; convert the output with it"

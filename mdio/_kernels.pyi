@@ -144,7 +144,16 @@ def follow(
     positions: NDArray[np.float32],
     vectors: NDArray[np.float64],
     last: NDArray[np.float64],
-    shifts: NDArray[np.int32],
+    shifts: NDArray[np.int64],
+    known: bool,
+    apply: bool,
+    /,
+) -> None: ...
+def follow_steps(
+    positions: NDArray[np.float32],
+    vectors: NDArray[np.float64],
+    last: NDArray[np.float64],
+    shifts: NDArray[np.int64],
     known: bool,
     apply: bool,
     /,

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
     from mdio.core.cache import Cache
 
-PBC = ("whole", "mol", "cluster", "atom", "nojump")
+TOROIDAL = "toroidal"
+FOLLOWS_ATOMS = ("nojump", TOROIDAL)
+"""Values of `PBC` that follow atoms from the first frame on."""
+PBC = ("whole", "mol", "cluster", "atom", *FOLLOWS_ATOMS)
 ROT_TRANS, TRANSLATION = "rot+trans", "translation"
 FITS = (ROT_TRANS, TRANSLATION)
 OLD_PBC_NAMES = {"wrap": "atom", "unwrap": "whole"}
@@ -46,7 +49,7 @@ class FrameOptions:
         "whole: molecules that the box cuts are made whole (needs bonds); mol: and put into the "
         "box by their centres; cluster: the molecules of --center (or of --select) are put next to "
         "each other, the others around them; atom: each atom into the box; nojump: atoms that "
-        "leave the box are not put back",
+        "leave the box are not put back; toroidal: likewise, for diffusion where the box changes",
         f"--pbc {'|'.join(PBC)}",
         kind="pbc",
         choices=(*PBC, *OLD_PBC_NAMES),

@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 RIGHT_ANGLE = 90.0
+MAX_CELL_CHANGE = 1e-4
+"""Share by which unit cells of constant volume may differ, which files may round."""
 OPEN_LENGTH = 1e9
 """A length for an axis that is not periodic: nothing crosses the box there."""
 
@@ -43,6 +45,12 @@ def boxes_from_vectors(vectors: NDArray[Any], scale: float | None = None) -> NDA
             boxes[:, :3] *= np.float32(scale)
     boxes[~valid] = 0
     return boxes
+
+
+def does_cell_change(boxes: NDArray[np.float32]) -> bool:
+    """Return whether lengths or angles of unit cells, (F, 6), differ, as at constant pressure."""
+    largest = boxes.max(axis=0, initial=0)
+    return bool((largest - boxes.min(axis=0, initial=np.inf) > MAX_CELL_CHANGE * largest).any())
 
 
 def _cosines(degrees: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -17,6 +17,7 @@ from oracles.plain_distances import (
     centre,
     cut_frames,
     follow,
+    follow_steps,
     gather,
     make_whole,
     put_in_cell,

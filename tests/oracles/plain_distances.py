@@ -127,7 +127,7 @@ def follow(
     positions: Float32s,
     vectors: Float64s,
     last: Float64s,
-    shifts: NDArray[np.int32],
+    shifts: NDArray[np.int64],
     known: bool,
     apply: bool,
 ) -> None:
@@ -137,11 +137,19 @@ def follow(
         if known:
             moved = np.nan_to_num(fractions - last, posinf=0, neginf=0)
             moved = nearest_images(moved @ cell, cell)[0]
-            shifts += np.where(np.abs(moved) < 1e9, moved, 0).astype(np.int32)
+            shifts += np.where(np.abs(moved) < 1e9, moved, 0).astype(np.int64)
         last[:] = fractions
         known = True
         if apply:
             frame -= shifts @ cell
+
+
+def follow_steps(positions: Float32s, vectors: Float64s) -> Float64s:
+    """Return positions that add up the shortest steps, each in the cell of its later frame."""
+    steps = np.diff(positions.astype(np.float64), axis=0)
+    for step, cell in zip(steps, vectors[1:], strict=True):
+        step -= nearest_images(step, cell)[0] @ cell
+    return np.cumsum(np.concatenate([positions[:1], steps]), axis=0)
 
 
 def nearest_images(

@@ -19,10 +19,12 @@ from scipy.fft import irfft, next_fast_len, rfft  # now, so that it is not timed
 from mdio.analysis.kernels.kernel import Prepared, SeriesKernel
 from mdio.analysis.reducers import Sum
 from mdio.analysis.system import System
-from mdio.core.boxes import vectors_from_boxes, with_lengths_of_open_axes
+from mdio.core.boxes import does_cell_change, vectors_from_boxes, with_lengths_of_open_axes
 from mdio.core.errors import BlockError, PlanError
 from mdio.core.frames import FrameBlock, float32_spacing
 from mdio.core.words import number_text
+from mdio.layouts.base import Layout
+from mdio.layouts.views.options import FOLLOWS_ATOMS, TOROIDAL
 
 Floats = NDArray[np.float64]
 
@@ -182,8 +184,8 @@ class MSD(Lagged):
 
     The mean over atoms and over all pairs of frames that lie the lag apart, as
     `MDAnalysis.analysis.msd.EinsteinMSD`. Atoms must not jump over the box: `pbc="nojump"`
-    (``--pbc nojump``) removes jumps, here or in a conversion. Rows of the result are lags: `frame`
-    is the lag in frames, `time` in ps.
+    (``--pbc nojump``) removes jumps, here or in a conversion; ``toroidal`` where the unit cell
+    changes. Rows of the result are lags: `frame` is the lag in frames, `time` in ps.
 
     Parameters
     ----------
@@ -219,7 +221,14 @@ class MSD(Lagged):
                 "frames were superposed on a reference by a fit, so that displacements are not "
                 "those of the simulation; give the trajectory from before the fit"
             )
-        quiet = system.is_superposed or "nojump" in system.stored_and_read("pbc")
+        pbc = system.stored_and_read("pbc")
+        if "nojump" in pbc and does_cell_change(_sampled_boxes(system.layout)):
+            system.notes.append(
+                "the unit cell changes, with which the displacements that --pbc nojump leaves grow "
+                "too large (10.1063/5.0008316); take --pbc toroidal in its place (in Python: "
+                "pbc='toroidal')"
+            )
+        quiet = system.is_superposed or bool({*pbc} & {*FOLLOWS_ATOMS})
         return replace(super().prepare(system), quiet=quiet)
 
     def sums(self, block: FrameBlock) -> Floats:
@@ -249,12 +258,20 @@ class MSD(Lagged):
             displacements = block.positions[frame] - block.positions[frame - 1]
             in_cell = displacements @ np.linalg.inv(cells[frame])  # in units of its vectors
             if (np.abs(in_cell) > 0.5).any():
+                pbc = TOROIDAL if does_cell_change(block.box) else "nojump"
                 return (
                     "atoms move by more than half of the box between two frames, so they seem to "
                     "be put back into the box, which makes displacements wrong; remove the jumps "
-                    "with --pbc nojump (in Python: pbc='nojump'), here or in mdio convert",
+                    f"with --pbc {pbc} (in Python: pbc='{pbc}'), here or in mdio convert",
                 )
         return ()
+
+
+def _sampled_boxes(layout: Layout) -> NDArray[np.float32]:
+    """Return the boxes of the first frame, the one in the middle and the last, (n, 6)."""
+    last = layout.info.n_frames - 1
+    frames = sorted({0, last // 2, last})
+    return np.concatenate([layout.read(n, n + 1, atoms=[]).box for n in frames])
 
 
 @dataclass(frozen=True)

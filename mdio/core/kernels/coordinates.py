@@ -232,25 +232,30 @@ def follow(
     positions: Float32s,
     boxes: Float32s,
     last: Float64s,
-    shifts: NDArray[np.int32],
+    shifts: NDArray[np.int64],
     *,
     has_last: bool,
     apply: bool = True,
+    by_steps: bool = False,
 ) -> None:
-    """Count over how many boundaries atoms go from frame to frame, and undo that in place.
+    """Find where atoms jump over boundaries from frame to frame, and undo that in place.
 
     The method is that of equation B6 of Kulke and Vermaas, J. Chem. Theory Comput. 18, 6161 (2022),
     doi:10.1021/acs.jctc.2c00327, and of MDAnalysis' ``NoJump``; in cells that are not rectangular,
-    an atom goes the shortest way instead.
-    `last`, (A, 3) float64: where atoms were in the frame before, in units of its cell; becomes that
-    of the last frame. `shifts`, (A, 3) int32: how often they have crossed each boundary until then;
-    becomes that until the last frame. `has_last`: whether `last` is of the frame before; if not,
-    `shifts` are those of the first frame. `apply`: whether positions are changed.
+    an atom goes the shortest way instead. With `by_steps` it is the toroidal-view-preserving scheme
+    of von Bülow, Bullerjahn and Hummer, J. Chem. Phys. 153, 021101 (2020), doi:10.1063/5.0008316:
+    each step from frame to frame is the shortest in the cell of the later frame, and all are added.
+    `last`, (A, 3) float64: where atoms were in the frame before, in units of its cell (by steps:
+    angstrom); becomes that of the last frame. `shifts`, (A, 3) int64: how often they have crossed
+    each boundary until then (by steps: what the jumps have added, 1/2^20 angstrom); becomes that
+    until the last frame. `has_last`: whether `last` is of the frame before; if not, `shifts` are
+    those of the first frame. `apply`: whether positions are changed.
     """
     checks.array(last, "last", np.float64, positions.shape[1:], is_output=True)
-    checks.array(shifts, "shifts", np.int32, positions.shape[1:], is_output=True)
+    checks.array(shifts, "shifts", np.int64, positions.shape[1:], is_output=True)
     vectors = _cell_vectors(positions, boxes, None)
-    backend.module.follow(positions, vectors, last, shifts, has_last, apply)
+    way = backend.module.follow_steps if by_steps else backend.module.follow
+    way(positions, vectors, last, shifts, has_last, apply)
 
 
 def best_rotations(sums: Float64s) -> Float64s:

@@ -72,7 +72,10 @@ void centre(const Output& positions, int64_t n_frames, const double* vectors,
 // `last` and `shifts` are contiguous (atoms, 3): where atoms were in the frame before, if that is
 // `known`, in units of its cell, and over how many boundaries they have gone.
 void follow(const Output& positions, int64_t n_frames, const double* vectors, double* last,
-            int32_t* shifts, bool known, bool apply);
+            int64_t* shifts, bool known, bool apply);
+// Likewise, where `last` are positions, and `shifts` what jumps have added, in 1/2^20 angstrom.
+void follow_steps(const Output& positions, int64_t n_frames, const double* vectors, double* last,
+                  int64_t* shifts, bool known, bool apply);
 
 // Of each frame 12 sums over the atoms that are picked: of x, y and z, and of each of these times
 // each axis of `reference`, a row an atom.

@@ -52,15 +52,16 @@ void centre(Array positions, const Array& vectors, const Array& picked) {
     mdio::centre(to, n_frames, cells, atoms);
 }
 
+template <decltype(mdio::follow) way>
 void follow(Array positions, const Array& vectors, Array last, Array shifts, bool known,
             bool apply) {
     const mdio::Output to = output(positions);
     const py::ssize_t n_frames = positions.shape(0);
     const auto* cells = numbers<double>(vectors);
     auto* before = static_cast<double*>(last.mutable_data());
-    auto* images = static_cast<int32_t*>(shifts.mutable_data());
+    auto* jumps = static_cast<int64_t*>(shifts.mutable_data());
     py::gil_scoped_release unlocked;
-    mdio::follow(to, n_frames, cells, before, images, known, apply);
+    way(to, n_frames, cells, before, jumps, known, apply);
 }
 
 void fit_sums(const Array& positions, const Array& picked, const Array& reference, Array out) {
@@ -89,7 +90,8 @@ void add_periodic(py::module_& module) {
     module.def("put_in_cell", with_molecules<mdio::put_in_cell>);
     module.def("gather", with_molecules<mdio::gather>);
     module.def("centre", centre);
-    module.def("follow", follow);
+    module.def("follow", follow<mdio::follow>);
+    module.def("follow_steps", follow<mdio::follow_steps>);
     module.def("fit_sums", fit_sums);
     module.def("turn", turn);
 }

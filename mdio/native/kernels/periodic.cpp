@@ -13,7 +13,9 @@
 namespace mdio {
 namespace {
 
-constexpr double FAR = 1e9;  // cells: more than any atom has gone between two frames
+constexpr double FAR = 1e9;  // cells, or angstrom: more than any atom has gone between two frames
+// Whole numbers, whose sum is the same in any order: of runs of frames that workers read.
+constexpr double SHIFTS_PER_ANGSTROM = 1 << 20;
 
 void load(const char* from, int64_t atom, float* x) { std::memcpy(x, from + 12 * atom, 12); }
 void store(char* to, int64_t atom, const float* x) { std::memcpy(to + 12 * atom, x, 12); }
@@ -240,13 +242,13 @@ void centre(const Output& positions, int64_t n_frames, const double* vectors,
 }
 
 void follow(const Output& positions, int64_t n_frames, const double* vectors, double* last,
-            int32_t* shifts, bool known, bool apply) {
+            int64_t* shifts, bool known, bool apply) {
     for (int64_t frame = 0; frame < n_frames; ++frame) {
         char* data = positions.data + frame * positions.stride;
         Cell cell(vectors + 9 * frame);
         const bool is_skewed = cell.is_skewed();
         double* before = last;
-        int32_t* shift = shifts;
+        int64_t* shift = shifts;
         for (int64_t atom = 0; atom < positions.n_atoms; ++atom, before += 3, shift += 3) {
             float x[3];
             load(data, atom, x);
@@ -261,9 +263,41 @@ void follow(const Output& positions, int64_t n_frames, const double* vectors, do
             if (known && is_skewed) jump(cell, moved);
             for (int c = 0; known && c < 3; ++c)  // what is not a number has not jumped
                 if (std::fabs(moved[c]) >= 0.5 && std::fabs(moved[c]) < FAR)
-                    shift[c] += int32_t(std::rint(moved[c]));
+                    shift[c] += int64_t(std::rint(moved[c]));
             if (apply && (shift[0] | shift[1] | shift[2])) {
-                cell.subtract(x, shift[0], shift[1], shift[2]);
+                cell.subtract(x, double(shift[0]), double(shift[1]), double(shift[2]));
+                store(data, atom, x);
+            }
+        }
+        known = true;
+    }
+}
+
+void follow_steps(const Output& positions, int64_t n_frames, const double* vectors, double* last,
+                  int64_t* shifts, bool known, bool apply) {
+    for (int64_t frame = 0; frame < n_frames; ++frame) {
+        char* data = positions.data + frame * positions.stride;
+        Cell cell(vectors + 9 * frame);
+        double* before = last;
+        int64_t* shift = shifts;
+        for (int64_t atom = 0; atom < positions.n_atoms; ++atom, before += 3, shift += 3) {
+            float x[3];
+            load(data, atom, x);
+            double step[3], n[3];
+            bool is_number = known;  // what is not a number has not jumped
+            for (int c = 0; c < 3; ++c) {
+                step[c] = x[c] - before[c];
+                before[c] = x[c];
+                is_number = is_number && std::fabs(step[c]) < FAR;
+            }
+            if (is_number && !cell.is_nearest(step)) {
+                cell.nearest(step, n);
+                const double jump[3] = {n[0] * cell.xx + n[1] * cell.yx + n[2] * cell.zx,
+                                        n[1] * cell.yy + n[2] * cell.zy, n[2] * cell.zz};
+                for (int c = 0; c < 3; ++c) shift[c] += std::llrint(jump[c] * SHIFTS_PER_ANGSTROM);
+            }
+            if (apply && (shift[0] | shift[1] | shift[2])) {
+                for (int c = 0; c < 3; ++c) x[c] = float(x[c] - double(shift[c]) / SHIFTS_PER_ANGSTROM);
                 store(data, atom, x);
             }
         }

@@ -132,6 +132,37 @@ def test_msd_after_nojump(tmp_path, solvated_like):
     np.testing.assert_allclose(here, result.values, rtol=1e-4, atol=1e-6)
 
 
+def test_diffusion_where_the_cell_changes(tmp_path):
+    """Steps of a random walk: those added up are right, those of unfolded cells are too large."""
+    rng, n_frames, step = np.random.default_rng(7), 3000, 3.0
+    lengths = 24 * (1 + 0.01 * rng.standard_normal(n_frames))
+    positions = np.empty((n_frames, 100, 3), "f4")
+    walked = rng.uniform(0, lengths[0], (100, 3))
+    for frame, length in enumerate(lengths):
+        if frame:
+            walked = walked * length / lengths[frame - 1] + rng.normal(0, step, (100, 3))
+        walked %= length
+        positions[frame] = walked
+    box = np.stack([*[lengths] * 3, *[np.full(n_frames, 90)] * 3], axis=1).astype("f4")
+    path = tmp_path / "walk.zarr"
+    with mdio.Writer(path) as writer:
+        writer.write_block(positions, box=box, time=np.arange(n_frames))
+    wrapped, unfolded, added = (
+        mdio.analyze(path, kernel="msd", max_lag_ps=1, **options)
+        for options in ({}, {"pbc": "nojump"}, {"pbc": "toroidal"})
+    )
+    assert any("with --pbc toroidal" in note for note in wrapped.notes)
+    assert any("take --pbc toroidal" in note for note in unfolded.notes)
+    assert not any("toroidal" in note for note in added.notes)
+    expected = 3 * step**2 + (positions**2).sum(-1).mean() * 2 * 0.01**2  # and those of the cell
+    assert added.values[1] == pytest.approx(expected, rel=0.03)
+    assert unfolded.values[1] > 1.2 * expected
+    mdio.convert(path, tmp_path / "on.zarr", selection=mdio.Selection(pbc="toroidal"))
+    stored = mdio.analyze(tmp_path / "on.zarr", kernel="msd", max_lag_ps=1)
+    assert stored.values[1] == pytest.approx(added.values[1], rel=1e-6)
+    assert not any("toroidal" in note or "nojump" in note for note in stored.notes)
+
+
 def test_displacements_of_fitted_frames_are_told(adk, tmp_path):
     out = tmp_path / "fitted.zarr"
     mdio.convert(adk["xtc"], out, top=adk["psf"], selection=mdio.Selection(fit="rot+trans"))

@@ -7,13 +7,15 @@ import numpy as np
 import pytest
 from MDAnalysis import transformations
 from MDAnalysisTests.datafiles import GRO, TPR, XTC
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
+from oracles import plain
 from scipy.sparse.csgraph import minimum_spanning_tree
 from suites.outputs import as_options
 
 import mdio
 from mdio.cli.main import main
 from mdio.converters.strategies.conversion import Conversion
+from mdio.core.boxes import vectors_from_boxes
 from mdio.core.errors import PlanError
 
 N_FRAMES = 3
@@ -154,6 +156,26 @@ def test_nojump_in_parallel(wandering, tmp_path, workers, chunk_frames, frames):
         found = layout.read(0, layout.info.n_frames).positions
     assert_allclose(found, every[picked][:, atoms], atol=1e-3)
     assert np.abs(every).max() > 60
+
+
+@pytest.mark.parametrize(("workers", "chunk_frames"), [(1, 7), (2, 1), (3, 7), (2, 64)])
+@pytest.mark.parametrize("frames", [{}, {"start": 11}, {"start": 5, "stop": 50, "step": 6}])
+def test_steps_are_added_up_in_parallel(wandering, tmp_path, workers, chunk_frames, frames):
+    """As by one worker, to the bit."""
+    path, _ = wandering
+    with mdio.open(path) as layout:
+        block = layout.read(0, 60)
+    expected = plain.follow_steps(block.positions, vectors_from_boxes(block.box).astype(float))
+    results = []
+    for n in sorted({1, workers}):
+        out = tmp_path / f"{n}.zarr"
+        how = {"chunk_frames": chunk_frames, "pbc": "toroidal", "precision": "none"}
+        mdio.convert(path, out, workers=n, **as_options({**how, **frames}))
+        with mdio.open(out) as layout:
+            results.append(layout.read(0, layout.info.n_frames).positions)
+    picked = slice(*map(frames.get, ("start", "stop", "step")))
+    assert_allclose(results[0], expected[picked], atol=1e-4)
+    assert_array_equal(results[0], results[-1])
 
 
 def test_few_counts_are_kept(wandering, tmp_path, monkeypatch):

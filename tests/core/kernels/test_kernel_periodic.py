@@ -200,7 +200,7 @@ def test_nojump_in_blocks_as_nojump(cell, seed, size):
         wanted = np.array([ts.positions.copy() for ts in universe.trajectory])
     n_atoms = frames.shape[1]
     for module, positions in ((kernels, frames.copy()), (plain, frames.copy())):
-        last, shifts = np.zeros((n_atoms, 3)), np.zeros((n_atoms, 3), np.int32)
+        last, shifts = np.zeros((n_atoms, 3)), np.zeros((n_atoms, 3), np.int64)
         for start in range(0, 12, size):
             rows = slice(start, start + size)
             if module is kernels:
@@ -211,6 +211,49 @@ def test_nojump_in_blocks_as_nojump(cell, seed, size):
         assert_allclose(positions, wanted, atol=1e-3)
 
 
+@pytest.mark.parametrize("angles", [(90, 90, 90), (60, 70, 80), (70.53, 109.47, 70.53)])
+@pytest.mark.parametrize("size", [1, 5, 12])
+def test_steps_are_added_up_in_blocks(angles, size):
+    """In a cell that changes: each step is the shortest one in the cell of its later frame."""
+    rng = np.random.default_rng(4)
+    cells = np.float32([[*rng.uniform(28, 32, 3), *angles] for _ in range(12)])
+    vectors = vectors_from_boxes(cells).astype(float)
+    fractions = np.cumsum(rng.uniform(-0.2, 0.25, (12, 40, 3)), axis=0)
+    frames = np.einsum("fac,fcd->fad", fractions % 1, vectors).astype(np.float32)
+    expected = plain.follow_steps(frames, vectors)
+    positions = frames.copy()
+    last, shifts = np.zeros((40, 3)), np.zeros((40, 3), np.int64)
+    for start in range(0, 12, size):
+        rows = slice(start, start + size)
+        before = positions[rows].copy()
+        kernels.follow(
+            before,
+            cells[rows],
+            *(last.copy(), shifts.copy()),
+            has_last=start > 0,
+            apply=False,
+            by_steps=True,
+        )
+        assert_array_equal(before, frames[rows])
+        kernels.follow(
+            positions[rows], cells[rows], last, shifts, has_last=start > 0, by_steps=True
+        )
+    assert_allclose(positions, expected, atol=2e-5)
+    assert np.abs(shifts).max() > 20 << 20
+
+
+def test_what_is_not_a_number_takes_no_step():
+    positions = np.full((4, 2, 3), 1.0, np.float32)
+    positions[1, 0], positions[1, 1] = np.nan, 1e12
+    positions[2:] = 19
+    last, shifts = np.zeros((2, 3)), np.zeros((2, 3), np.int64)
+    kernels.follow(
+        positions, boxes([20, 20, 20, 90, 90, 90], 4), last, shifts, has_last=False, by_steps=True
+    )
+    assert_array_equal(shifts, 0)
+    assert_array_equal(positions[2:], 19)
+
+
 def test_what_is_not_a_number_has_not_jumped():
     positions = np.full((3, 2, 3), 1.0, np.float32)
     positions[1, 0] = np.nan
@@ -219,7 +262,7 @@ def test_what_is_not_a_number_has_not_jumped():
     wanted = positions.copy()
     wanted[2, 1] = -1
     for apply in (True, False):
-        last, shifts = np.zeros((2, 3)), np.zeros((2, 3), np.int32)
+        last, shifts = np.zeros((2, 3)), np.zeros((2, 3), np.int64)
         made = positions.copy()
         kernels.follow(made, cells, last, shifts, has_last=False, apply=apply)
         assert_array_equal(made, wanted if apply else positions)
@@ -230,7 +273,7 @@ def test_what_is_not_a_number_has_not_jumped():
 def test_what_is_beyond_all_cells_has_not_jumped(far):
     positions = np.full((3, 2, 3), 1.0, np.float32)
     positions[1, 0] = far
-    last, shifts = np.zeros((2, 3)), np.zeros((2, 3), np.int32)
+    last, shifts = np.zeros((2, 3)), np.zeros((2, 3), np.int64)
     cells = boxes([51.37, 51.37, 51.37, 60, 60, 90], 3)
     kernels.follow(positions, cells, last, shifts, has_last=False, apply=False)
     assert_array_equal(shifts, 0)
@@ -251,7 +294,7 @@ def test_wrong_arguments():
         kernels.centre(positions, cells[[0, 0]], np.zeros(0, np.int64))
     with pytest.raises(ValueError, match="shape"):
         kernels.follow(
-            positions, cells, np.zeros((3, 3)), np.zeros((4, 3), np.int32), has_last=False
+            positions, cells, np.zeros((3, 3)), np.zeros((4, 3), np.int64), has_last=False
         )
     every = np.arange(4)
     with pytest.raises(ValueError, match="weight"):
@@ -337,7 +380,7 @@ def test_jumps_in_skewed_cells(cell, seed):
     wrapped = ways - np.floor(ways @ np.linalg.inv(vectors)) @ vectors
     frames, cells_of = wrapped.astype(np.float32), boxes(cell, len(wrapped))
     for name in ("native", "NumPy"):
-        made, last, shifts = frames.copy(), np.zeros((4, 3)), np.zeros((4, 3), np.int32)
+        made, last, shifts = frames.copy(), np.zeros((4, 3)), np.zeros((4, 3), np.int64)
         if name == "native":
             kernels.follow(made, cells_of, last, shifts, has_last=False)
         else:
