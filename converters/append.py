@@ -366,7 +366,7 @@ class _AppendPlanner:
         else:
             chain, origin = self._merge(sources)
         conversion = self._plan_conversion(chain, sources, origin)
-        conversion.states = states
+        conversion.source_states = states
         return conversion
 
     def continue_from(self, stop: int, new_frames: Layout) -> Conversion:
@@ -425,7 +425,7 @@ class _AppendPlanner:
             nbytes_in=sum(self.source_frames[source][0].nbytes for source in added),
             transformed=self.manifest["source"].get("transformed"),
             topology=old.topology(),
-            appended=ExtendedOutput(continuation, *origin, chain.joined_layouts, not_finite),
+            extended=ExtendedOutput(continuation, *origin, chain.joined_layouts, not_finite),
             former_state=self.former_state,
         )
         if nothing_to_add:

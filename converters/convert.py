@@ -100,7 +100,7 @@ def prepare(
             layout, paths, target, layout_name, options, executor or Serial()
         )
         if options.running.source_grows:
-            conversion.states = SourceStates(paths, may_grow=True)
+            conversion.source_states = SourceStates(paths, may_grow=True)
         return StructureConversion(conversion.job) if structure else conversion
     except BaseException:
         layout.close()
@@ -179,14 +179,14 @@ def plan_conversion(
     options: ConversionOptions,
     executor: Executor,
     frames: FrameNumbers | None = None,
-    repairs: RepairedOutput | None = None,
+    repaired: RepairedOutput | None = None,
     former_state: State | None = None,
 ) -> Conversion:
     """Plan the conversion of an opened source, which stays open, into the output `target`.
 
     `paths`: the source's files. `frames`: numbers of the frames to convert; None = those of
-    `options`. `repairs`: the output that is repaired, if any. `former_state`: that of the output
-    that is replaced.
+    `options`. `repaired`: the output that is repaired, if any. `former_state`: that of the
+    output that is replaced.
     """
     sources, selection = options.sources, options.selection
     storage, running = options.storage, options.running
@@ -195,7 +195,9 @@ def plan_conversion(
     transformed_source: Layout = source
     transform_options, transform_notes = selection.transformation(selection.select), []
     if transform_options is not None:
-        top = sources.top if repairs is None else topology_for(repairs.former, source, sources.top)
+        top = (
+            sources.top if repaired is None else topology_for(repaired.former, source, sources.top)
+        )
         transformed_source = transformed_layout = TransformedLayout(
             source.path, source=source, top=top, **transform_options
         )
@@ -207,7 +209,7 @@ def plan_conversion(
         )
     if frames is None:
         frames = select_frames(source, **selection.frames)
-    if transform_options is not None and repairs is None:
+    if transform_options is not None and repaired is None:
         transform_notes += notes_on_cut(
             transformed_layout,
             selected_atoms.atoms,
@@ -224,9 +226,9 @@ def plan_conversion(
         selected_atoms.universe = stored_universe(selected_atoms.source_topology, source)
     if needs_topology_beside and not is_structure(target, storage.to):
         transform_notes += notes_on_cut_names(selected_atoms)
-    if repairs is not None:
-        topology = repairs.meta.topology or topology
-        repairs.meta = replace(repairs.meta, topology=topology)
+    if repaired is not None:
+        topology = repaired.meta.topology or topology
+        repaired.meta = replace(repaired.meta, topology=topology)
     unreadable: list[list[int]] = []
     if sources.salvage:
         frames, unreadable = split_readable(source, frames)
@@ -241,8 +243,8 @@ def plan_conversion(
     view = ViewLayout(
         source.path, source=transformed_source, frames=frames, atoms=atoms, unreadable=unreadable
     )
-    if repairs is not None:
-        view = add_writer_frames(repairs.former, view)
+    if repaired is not None:
+        view = add_writer_frames(repaired.former, view)
     notes = [*source.notes]
     if selection.dt_ps is not None:
         notes += filter(None, [note_on_dt(source.info, view.info, selection.dt_ps)])
@@ -269,12 +271,12 @@ def plan_conversion(
         notes = []
     elif not sources.salvage:
         check_not_truncated(source.info, selection.stop, selection.end_ps)
-    if repairs is None:  # older versions requested any size
+    if repaired is None:  # older versions requested any size
         check_stripes(storage)
     storage_options = {field.name: getattr(storage, field.name) for field in fields(StorageOptions)}
     if storage_options["container"] is None and writer.facts.copier is not None:
         storage_options["container"] = container_format(source)
-    packs_integers = writer.facts.packs_integers and repairs is None
+    packs_integers = writer.facts.packs_integers and repaired is None
     nbytes_per_atom = source.info.nbytes_per_atom
     codec_shares = (
         measure_codec_shares(view, selected_atoms.groups, storage, nbytes_per_atom)
@@ -299,7 +301,7 @@ def plan_conversion(
     if not layout_class(storage_options["container"] or layout_name).facts.step_is_frame_number:
         notes += _notes_on_restarted_steps(source)
     left_out_groups = [name for name in source.info.groups if name not in selected_atoms.groups]
-    if left_out_groups and plan.arrays and selected_atoms.atoms is None and repairs is None:
+    if left_out_groups and plan.arrays and selected_atoms.atoms is None and repaired is None:
         notes.append(
             f"{source.path}: its stored groups ({list_text(left_out_groups)}) are left out; store "
             "them again with --group NAME=SELECTION"
@@ -310,8 +312,8 @@ def plan_conversion(
     if plan.container is not None and plan.keeps_integers:
         is_whole = selected_atoms.atoms is None and plan.n_frames == source.info.n_frames
         min_share = 1.0 if is_whole and len(paths) == 1 else 0.5  # several may overlap
-    if repairs is not None:
-        plan = plan.replace(**repairs.plan_values)
+    if repaired is not None:
+        plan = plan.replace(**repaired.plan_values)
     if plan.writing.direct is not None and running.mpio is None:
         plan = plan.replace(direct=choose_direct(running.direct, plan, target))
     if running.mpio is None and is_written_by_owner(plan, target, executor):
@@ -331,7 +333,7 @@ def plan_conversion(
         transformed=transform_options,
         joined=getattr(source, "joined", None),
         topology=topology,
-        repairs=repairs,
+        repaired=repaired,
         former_state=former_state,
         unreadable_stretches=stretches,
         min_nbytes=min_share * (source.info.nbytes_per_atom or 0.0) * plan.n_frames * plan.n_atoms,

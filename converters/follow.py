@@ -236,8 +236,8 @@ class _Follower:
         options = self._with_frames(options, n_frames)
         with self._concurrent_changes():
             conversion = prepare(self.source, self.out, options, self.executor)
-        appended = conversion.appended
-        if appended is not None and appended.continuation.manifest["uuid"] != self._uuid:
+        extended = conversion.extended
+        if extended is not None and extended.continuation.manifest["uuid"] != self._uuid:
             conversion.close()
             raise concurrent_change_error(self.out)
         self._result = conversion.run(self.executor, force=self.force and not self.n_published)

@@ -251,7 +251,7 @@ def _plan_repair(
             _conversion_options(manifest, plan_values, view, top),
             executor,
             frames=view.frames,
-            repairs=RepairedOutput(damaged, meta, manifest, plan_values),
+            repaired=RepairedOutput(damaged, meta, manifest, plan_values),
             former_state=former_state,
         )
     except BaseException:

@@ -42,7 +42,8 @@ BITPACK_FRAMES, MAX_RIGID_FRAMES, SAMPLE_NBYTES = 4, 16, 16 << 20
 MAX_BITPACK_SHARE = 0.9
 """Where bitpack takes a smaller share of the source's size, no smaller codec is tried.
 
-That is so with the source's own step if there is one, so that a coarser one makes nothing larger.
+If the source has a step of its own, the larger of the shares with either step decides, so that
+asking for a coarser step never makes the output larger.
 """
 
 
@@ -60,7 +61,7 @@ def measure_codec_shares(
     storage: Storage,
     nbytes_per_atom: float | None,
 ) -> dict[str, CodecShares]:
-    """Return the size of integers when packed again, by group, measured on a few middle frames.
+    """Return by group what share of the source's size codecs take, measured on a few middle frames.
 
     Empty where integers are not stored, or where their codec was requested. `nbytes_per_atom`:
     bytes of the source for an atom and frame.
@@ -80,18 +81,20 @@ def measure_codec_shares(
     shares = {}
     for name, atoms in {FULL_SYSTEM: None, **groups}.items():
         frames = all_atoms if atoms is None else all_atoms.take(atoms, axis=1)
-        frame_nbytes = nbytes_per_atom * frames.shape[1]
-        bitpack_share = _bitpacked_nbytes(frames, quantised_format) / frame_nbytes
-        max_share, rigid_share = bitpack_share, None
+        source_frame_nbytes = nbytes_per_atom * frames.shape[1]
+        bitpack_share = _bitpacked_nbytes(frames, quantised_format) / source_frame_nbytes
+        larger_share, rigid_share = bitpack_share, None
         if info.precision is not None and step != info.precision:
             source_format = QuantisedFormat(info.precision, "xtc")
-            max_share = max(bitpack_share, _bitpacked_nbytes(frames, source_format) / frame_nbytes)
-        if max_share > MAX_BITPACK_SHARE:
+            larger_share = max(
+                bitpack_share, _bitpacked_nbytes(frames, source_format) / source_frame_nbytes
+            )
+        if larger_share > MAX_BITPACK_SHARE:
             end = min(begin + max_frames, info.n_frames)
             is_read = end - begin == len(frames)
             sample = frames if is_read else view.read(begin, end, atoms=atoms).positions
             chunk = encode_chunk(sample, replace(quantised_format, compressor="rigid"))
-            rigid_share = len(chunk) / len(sample) / frame_nbytes
+            rigid_share = len(chunk) / len(sample) / source_frame_nbytes
         shares[name] = CodecShares(bitpack_share, rigid_share)
     return shares
 
@@ -126,8 +129,8 @@ def choose_direct(requested: str, plan: LayoutPlan, target: Path) -> Direct:
 def is_written_by_owner(plan: LayoutPlan, target: Path, executor: Executor) -> bool:
     """Return whether workers send what they encode to the owner, which alone writes.
 
-    That passes the network between them once more, and pays where several machines that write to
-    one file delay each other. What goes into a store is built where the owner is.
+    That sends the data over the network once more, and pays where several machines that write to
+    one file delay each other. What goes into an object store is built where the owner is.
     """
     if not store_at(target).built_in_place:
         return not executor.shares_files
@@ -149,7 +152,7 @@ def check_stripes(storage: Storage) -> None:
     invalid = [size for size in sizes if size < 0 or size % STRIPE_UNIT_NBYTES]
     if invalid or storage.stripe_nbytes == 0:
         raise PlanError(
-            f"stripes of {(invalid or [0])[0]} bytes: they are of multiples of 64 KiB; give "
+            f"stripes of {(invalid or [0])[0]} bytes: sizes are multiples of 64 KiB; give "
             "--stripe-size such as 1M or 4M"
         )
     counts = [storage.stripe_count, *(count for _, count in storage.progressive)]

@@ -120,8 +120,8 @@ class _Output:
         if self.uuid is None:
             return plan_conversion(new_frames, [], self.out, self.layout, self.options, Serial())
         conversion = prepare_continuation(self.out, self.n_frames, new_frames, self.options)
-        appended = conversion.appended
-        if appended is not None and appended.continuation.manifest["uuid"] != self.uuid:
+        extended = conversion.extended
+        if extended is not None and extended.continuation.manifest["uuid"] != self.uuid:
             conversion.close()
             raise concurrent_change_error(self.out)
         return conversion

@@ -35,14 +35,12 @@ class CopyConversion(Conversion):
     def from_job(cls, job: Job, copier_address: str) -> Self | None:
         """Plan a copy by a writer class; None where frames cannot be copied, or not as a whole."""
         selected_atoms, options = job.selected_atoms, job.options
-        is_selection = selected_atoms.atoms is not None or selected_atoms.groups or job.transformed
-        is_changed = (
-            is_selection and job.appended is None
-        ) or options.storage.precision is not None
+        is_selected = selected_atoms.atoms is not None or selected_atoms.groups or job.transformed
+        is_changed = (is_selected and job.extended is None) or options.storage.precision is not None
         if job.view.first is None or is_changed:
             return None
         source, first, n_frames = job.view.source, job.view.first, job.view.info.n_frames
-        n_reused_frames = 0 if job.appended is None else job.appended.continuation.n_reused_frames
+        n_reused_frames = 0 if job.extended is None else job.extended.continuation.n_reused_frames
         runs = [
             run
             for layout, *frame_bounds in clip_runs(
@@ -89,7 +87,7 @@ class CopyConversion(Conversion):
         return self.plan.remaining(self.n_reused_frames).nbytes
 
     def _create_worker(self, writer: LayoutWriter) -> Any:
-        return _SegmentCopier(writer, self.repairs.former if self.repairs else None)
+        return _SegmentCopier(writer, self.repaired.former if self.repaired else None)
 
 
 class _SegmentCopier:

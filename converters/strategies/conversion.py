@@ -78,13 +78,13 @@ class Conversion:
         self.job = job
         self.plan = plan
         self.out, self.view, self.selected_atoms = job.out, job.view, job.selected_atoms
-        self.appended, self.repairs = job.appended, job.repairs
+        self.extended, self.repaired = job.extended, job.repaired
         self.writer = writer or job.writer
         self.writer_options = writer_options
         info, frames = self.view.source.info, self.view.frames
-        # Also where a simulation is continued meanwhile.
+        # The source may grow where frames are left out at its end: a simulation may be continued.
         may_grow = bool(info.lost) or int(max(frames[0], frames[-1])) + 1 < info.n_frames
-        self.states = SourceStates(job.files, may_grow=may_grow)
+        self.source_states = SourceStates(job.files, may_grow=may_grow)
         self._former_state = job.former_state
         """State of the output that is replaced, before it is read."""
         if self._former_state is None:
@@ -98,7 +98,7 @@ class Conversion:
         """Times of the committed pieces, by their first frames; of copied ones, the first times."""
         self._upload = store_at(self.out).upload(
             self.out,
-            continues=self._replaces_source,
+            continues=self._replaces_former,
             uploads_while_writing=self.writer.facts.writes_files_once,
         )
 
@@ -134,16 +134,16 @@ class Conversion:
                 recover(self.out)
             meta = self.job.meta()
             identity = self._identity(meta)
-            if self.appended is not None:
-                identity["appended to"] = self.appended.continuation.manifest["uuid"]
+            if self.extended is not None:
+                identity["appended to"] = self.extended.continuation.manifest["uuid"]
             temporary = self._begin_publication(stack, identity, force=force, resume=resume)
             start_s = time.perf_counter()
             if not temporary.exists():
                 storage = self.job.options.storage
                 striping = create_with_stripes(temporary, storage, self.plan)
                 meta = replace(meta, striping=striping)
-            meta = meta if self.repairs is None else self.repairs.meta
-            meta = meta if self.appended is None else self.appended.meta(meta)
+            meta = meta if self.repaired is None else self.repaired.meta
+            meta = meta if self.extended is None else self.extended.meta(meta)
             writer = self._open_writer(stack, temporary, identity, meta, resume)
             self.uuid = writer.meta.uuid
             self._note_stripes(writer)
@@ -154,11 +154,11 @@ class Conversion:
                     self._commit(writer, record, None)
             else:
                 writer.create()
-            if self.appended is not None:
-                self.appended.continuation.reuse_units(writer)
+            if self.extended is not None:
+                self.extended.continuation.reuse_units(writer)
             n_resumed = sum(record.stop - record.start for record in records)
             if n_resumed:
-                n_reused_frames = None if self.appended is None else self.n_reused_frames
+                n_reused_frames = None if self.extended is None else self.n_reused_frames
                 frames_text = stored_frames_text(n_resumed, self.plan.n_frames, n_reused_frames)
                 writer.notes.append(f"{frames_text} taken from an earlier run")
                 if progress is not None:
@@ -168,7 +168,7 @@ class Conversion:
             return worker
 
         def end() -> ConvertResult:
-            self.states.check()
+            self.source_states.check()
             writer: LayoutWriter = worker.writer
             if writer.meta.not_finite is not None:
                 writer.notes.append(writer.meta.not_finite.note(writer.plan.n_atoms))
@@ -209,36 +209,37 @@ class Conversion:
 
     def _notes_on_times(self) -> tuple[str, ...]:
         """Return a note where the times that were stored repeat or go back."""
-        pieces = sorted(self._times.items())
-        keeps_all = self.job.options.sources.overlap == KEEP_ALL  # else joined by times
+        times_of_pieces = sorted(self._times.items())
+        # Otherwise files were joined by their times.
+        keeps_all = self.job.options.sources.overlap == KEEP_ALL
         if self.n_reused_frames and keeps_all:
             last = self.n_reused_frames - 1
-            pieces.insert(0, (last, self.view.read(last, last + 1, atoms=()).time))
-        numbers = [start + np.arange(len(times)) for start, times in pieces]
+            times_of_pieces.insert(0, (last, self.view.read(last, last + 1, atoms=()).time))
+        numbers = [start + np.arange(len(times)) for start, times in times_of_pieces]
         return notes_on_times(
-            np.concatenate([np.empty(0), *(times for _, times in pieces)]),
+            np.concatenate([np.empty(0), *(times for _, times in times_of_pieces)]),
             np.concatenate([np.empty(0, np.int64), *numbers]),
-            n_files=len(self.job.files) if self.appended is None else 2,
+            n_files=len(self.job.files) if self.extended is None else 2,
             lacks_first_frame=bool(len(self.view.frames) and self.view.frames[0]),
         )
 
     def expected(self) -> ViewLayout:
         """Return the frames that the output should hold, once it is written, for `verify`."""
-        return self.view if self.appended is None else self.appended.expected_view(self.out)
+        return self.view if self.extended is None else self.extended.expected_view(self.out)
 
     def close(self) -> None:
         """Close the source; it opens again when it is read."""
         self.view.close()
 
     @property
-    def _replaces_source(self) -> bool:
-        """Whether the output replaces the one that it is made from."""
-        return self.appended is not None or self.repairs is not None
+    def _replaces_former(self) -> bool:
+        """Whether the output replaces a former one that its frames come from."""
+        return self.extended is not None or self.repaired is not None
 
     @property
     def n_reused_frames(self) -> int:
         """Frames that stay of the output that is continued."""
-        return 0 if self.appended is None else self.appended.continuation.n_reused_frames
+        return 0 if self.extended is None else self.extended.continuation.n_reused_frames
 
     @property
     def _needed_nbytes(self) -> float:
@@ -250,14 +251,14 @@ class Conversion:
     def _note_stripes(self, writer: LayoutWriter) -> None:
         """Add a note where stripes were requested, and the file system did something else."""
         striping = writer.meta.striping or {}
-        has_note = self.repairs is not None or no_stripes_note(self.out) is not None
-        if striping.get("asked") and striping.get("reason") and not has_note:
+        needs_no_note = self.repaired is not None or no_stripes_note(self.out) is not None
+        if striping.get("asked") and striping.get("reason") and not needs_no_note:
             writer.notes.append(f"{self.out}: stripes are not as asked for: {striping['reason']}")
 
     def _check_output(self, temporary: Path) -> None:
         """Check the temporary output before it is renamed."""
-        nbytes = read_back(temporary, self.plan, self.repairs.compare if self.repairs else None)
-        if nbytes is not None and not self._replaces_source:
+        nbytes = read_back(temporary, self.plan, self.repaired.compare if self.repaired else None)
+        if nbytes is not None and not self._replaces_former:
             self._nbytes_out = nbytes
 
     def _identity(self, meta: OutputMeta) -> dict[str, Any]:
@@ -272,8 +273,8 @@ class Conversion:
         result = find_complete_output(self.job, self.plan, copies=self.copies)
         path = link_target(self.out).absolute() if store_at(self.out).has_folders else None
         if isinstance(result, str):
-            paths = [] if path is None else leftovers([path])
-            if not any(run for leftover in paths for run in unfinished_in(leftover)):
+            found = [] if path is None else leftovers([path])
+            if not any(unfinished for leftover in found for unfinished in unfinished_in(leftover)):
                 raise OutputError(f"{self.out}: it exists already, and {result}")
             return None
         if result is not None and path is not None:
@@ -285,7 +286,7 @@ class Conversion:
     ) -> Path:
         """Enter `publish`, write the topologies, and return the temporary path."""
         source_grows = self.job.options.running.source_grows
-        if force or self._replaces_source:
+        if force or self._replaces_former:
             refuse_parts(self.out)
         # An existing topology may serve several outputs: it stays.
         new_topologies = {
@@ -294,7 +295,7 @@ class Conversion:
         temporary = stack.enter_context(
             publish(
                 self.out,
-                force=force or self._replaces_source,
+                force=force or self._replaces_former,
                 sources=[*self.job.files, *self.job.other_files],
                 companions=list(new_topologies),
                 check=self._check_output,
@@ -302,10 +303,10 @@ class Conversion:
                 resume=resume,
                 # An output that follows a source, or is repaired, is started over each time.
                 discard=force
-                or (self._upload is None and (source_grows or self.repairs is not None)),
+                or (self._upload is None and (source_grows or self.repaired is not None)),
                 upload=self._upload,
                 former_state=self._former_state,
-                continues=self._replaces_source,
+                continues=self._replaces_former,
             )
         )
         nbytes = self._needed_nbytes
@@ -333,12 +334,12 @@ class Conversion:
         # An output that follows a source has little to lose: it is started over.
         if (
             self.writer.facts.resumes
-            and self.repairs is None
+            and self.repaired is None
             and not self.job.options.running.source_grows
         ):
             with output_errors(temporary):
                 first_record = resuming.first_record(identity, meta, self.plan)
-                if self.appended is not None:
+                if self.extended is not None:
                     first_record[N_REUSED_KEY] = self.n_reused_frames
                 journal = Journal(temporary, first_record)
                 self._journal = stack.enter_context(journal)
@@ -354,7 +355,7 @@ class Conversion:
 
     def _create_worker(self, writer: LayoutWriter) -> Any:
         """Return the callable that makes one piece, in any process."""
-        return WriteTaskWorker(self.view, writer, self.repairs.former if self.repairs else None)
+        return WriteTaskWorker(self.view, writer, self.repaired.former if self.repaired else None)
 
     def _pieces(self, worker: Any) -> list[tuple[int, int]]:
         """Return the pieces that are yet to be made, as (start, stop) frames."""
@@ -414,7 +415,7 @@ class Conversion:
         return nbytes
 
     def _record(self, writer: LayoutWriter, record: PieceRecord) -> None:
-        """Add a stored piece to the journal, and upload it where the output goes into a store."""
+        """Add a stored piece to the journal, and upload it into an object store."""
         for piece, files in writer.written_pieces(record):
             if self._upload is not None and self._upload.uploads_while_writing:
                 self._upload.add(writer.path, files)
@@ -426,7 +427,7 @@ class Conversion:
         """Commit a stored piece, and count the coordinates in it that are not numbers."""
         writer.commit(record)
         self._times[record.start] = record.time
-        if not self.repairs:  # whose manifest has the count
+        if not self.repaired:  # whose manifest has the count
             not_finite = add_not_finite(writer.meta.not_finite, record.not_finite, record.start)
             writer.meta = replace(writer.meta, not_finite=not_finite)
         if progress is not None:

@@ -257,9 +257,9 @@ class Job:
     """How the files were joined, if they were not joined as given."""
     topology: Topology | None = None
     """Topology of the atoms to convert, if the output stores it."""
-    appended: ExtendedOutput | None = None
+    extended: ExtendedOutput | None = None
     """The output that it continues and replaces."""
-    repairs: RepairedOutput | None = None
+    repaired: RepairedOutput | None = None
     """The output that it repairs."""
     unreadable_stretches: Sequence[Stretch] = ()
     """Damaged bytes in which several frames may be lost."""
@@ -336,7 +336,7 @@ class Job:
     @cached_property
     def topology_files(self) -> dict[Path, bytes]:
         """Contents of the topology files beside the output; none for a repair: they exist."""
-        if self.repairs or self.selected_atoms.universe is None:
+        if self.repaired or self.selected_atoms.universe is None:
             return {}
         first = None
         if self.transformed or (len(self.view.frames) and self.view.frames[0]):

@@ -73,7 +73,7 @@ class MPIOConversion(Conversion):
     def _has_begun(self) -> bool:
         """Return whether there is an unfinished output to continue."""
         try:
-            refuse_unfinished(self.out.absolute(), self.out, continues=self._replaces_source)
+            refuse_unfinished(self.out.absolute(), self.out, continues=self._replaces_former)
         except OutputError:
             return True
         return False
@@ -127,7 +127,7 @@ class MPIOConversion(Conversion):
 
         def paths_and_advice() -> tuple[list[Path], str]:
             unfinished = find_unfinished(temporary)
-            replaces = self.appended is None and self.job.out.exists()
+            replaces = self.extended is None and self.job.out.exists()
             return (paths, "") if unfinished is None else ([], unfinished.advice(replaces=replaces))
 
         return paths_and_advice

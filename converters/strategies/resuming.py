@@ -233,7 +233,7 @@ def find_complete_output(job: Job, plan: LayoutPlan, *, copies: bool) -> Convert
     manifest: their frames are compared. Outputs that depend on the bonds of a Universe never count.
     """
     start_s = time.perf_counter()
-    always_converts = job.appended or job.repairs or job.options.running.source_grows
+    always_converts = job.extended or job.repaired or job.options.running.source_grows
     if always_converts or job.universe_crc32c is not None:
         return None
     try:

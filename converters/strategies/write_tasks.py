@@ -22,8 +22,8 @@ from mdio.layouts.writer import EncodedChunk, LayoutWriter, NotFinite, PieceReco
 Piece = tuple[int, int]
 
 FILES_PER_WORKER = 4
-"""Segments that are written at the same time: a worker that is slower than the others should have
-its file to itself."""
+"""Segments for each worker that are written at the same time: a slow worker should have its file to
+itself."""
 
 
 def order_for_concurrent_files(
@@ -102,35 +102,35 @@ class WriteTaskWorker:
             )
 
     def __call__(self, piece: Piece) -> tuple[PieceRecord, list[EncodedChunk]]:
-        """Return the record, and the items that their owner has to store."""
+        """Return the record, and the chunks that the owner has to store."""
         start, stop = piece
         stores_here = self.writer.facts.parallel_store and not self.writer.plan.writing.by_owner
         batch_columns, unstored = [], []
         crcs: dict[str, Sequence[int]] = {}
         nbytes = 0
         not_finite: NotFinite | None = None
-        stored_chunks = self._stored_chunks(start, stop)
-        runs = cut_batches(start, stop, self._batch_frames)
-        if stored_chunks is None and not self._is_prefetched:
-            self.source.prefetch(runs)
-        for first, end in runs:
-            columns = self._stored_columns(first, end)
-            if stored_chunks is None:
+        former_chunks = self._former_chunks(start, stop)
+        batches = cut_batches(start, stop, self._batch_frames)
+        if former_chunks is None and not self._is_prefetched:
+            self.source.prefetch(batches)
+        for first, end in batches:
+            columns = self._former_columns(first, end)
+            if former_chunks is None:
                 block = self._read(first, end)
                 batch_not_finite = NotFinite.count_in(block.positions, first - start)
                 not_finite = add_not_finite(not_finite, batch_not_finite)
                 columns = columns or block
-                items = self.writer.encode(first, block)
+                chunks = self.writer.encode(first, block)
             else:
                 columns = columns or self.source.read(first, end, atoms=[])
-                items, stored_chunks = stored_chunks, []  # all with the first batch
-            for item in items:
+                chunks, former_chunks = former_chunks, []  # all with the first batch
+            for chunk in chunks:
                 if stores_here:
-                    self.writer.store(item)
+                    self.writer.store(chunk)
                 else:
-                    unstored.append(item)
-                crcs[item.key] = item.crcs
-                nbytes += item.nbytes
+                    unstored.append(chunk)
+                crcs[chunk.key] = chunk.crcs
+                nbytes += chunk.nbytes
             batch_columns.append((columns.box.copy(), columns.time.copy(), columns.step.copy()))
         if not self.overlaps_writes:
             self.writer.drain()
@@ -138,13 +138,13 @@ class WriteTaskWorker:
         result = PieceRecord(start, stop, crcs, nbytes, box, time, step, not_finite), unstored
         return result if self.reuses_memory else _copy_buffers(result)
 
-    def _stored_chunks(self, start: int, stop: int) -> list[EncodedChunk] | None:
+    def _former_chunks(self, start: int, stop: int) -> list[EncodedChunk] | None:
         """Return the encoded piece in the former output, if it is complete there."""
         with suppress(CorruptLayoutError):
             return None if self.former is None else read_encoded_chunks(self.former, start, stop)
         return None
 
-    def _stored_columns(self, start: int, stop: int) -> FrameBlock | None:
+    def _former_columns(self, start: int, stop: int) -> FrameBlock | None:
         """Return boxes, times and steps of the former output, if they are intact."""
         with suppress(CorruptLayoutError):
             return (

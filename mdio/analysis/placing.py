@@ -39,7 +39,7 @@ class _NeededUnits:
         return self.units.cached(cache)[self.indices]
 
     def parts(self, units: NDArray[np.int64], n_parts: int) -> list[list[NumberedBlock]]:
-        """Return the blocks of some of the needed units, in parts of about as many frames each.
+        """Return the blocks of some of the needed units, in parts of about equally many frames.
 
         There are at most as many parts as units.
         """
@@ -92,24 +92,24 @@ def blocks_on_ranks(plans: Sequence[Plan], comm: Any) -> tuple[list[Iterable[Num
 def _parts_of_node(plan: Plan, n_ranks: int, node: Any, leaders: Any) -> list[list[NumberedBlock]]:
     """Return the blocks of one trajectory on this node, in parts for its ranks (collective).
 
-    `node`: the ranks of this one. `leaders`: rank 0 of each node.
+    `node`: the communicator of its ranks. `leaders`: rank 0 of each node.
     """
     needed_units = _NeededUnits(plan)
     assert plan.cache is not None
     n_units = len(needed_units.indices)
-    node_units = np.empty(-(-n_units // 8), np.uint8)  # a bit for each
+    node_unit_bits = np.empty(-(-n_units // 8), np.uint8)
     if node.rank == 0:
         cached_bits = np.packbits(needed_units.cached(plan.cache), bitorder="little")
-        node_units[:] = assign_together(
-            cached_bits, n_units, _host_name(), node.size, leaders, needed_units.keys
+        node_unit_bits[:] = assign_together(
+            cached_bits, n_units, _name_of_this_node(), node.size, leaders, needed_units.keys
         )
-    node.Bcast(node_units)
-    units = np.flatnonzero(np.unpackbits(node_units, count=n_units, bitorder="little"))
-    blocks_per_rank = -(-len(plan.blocks) // n_ranks)
-    return needed_units.parts(units, node.size * blocks_per_rank)
+    node.Bcast(node_unit_bits)
+    units = np.flatnonzero(np.unpackbits(node_unit_bits, count=n_units, bitorder="little"))
+    parts_per_rank = -(-len(plan.blocks) // n_ranks)
+    return needed_units.parts(units, node.size * parts_per_rank)
 
 
-def _host_name() -> str:
+def _name_of_this_node() -> str:
     return node_name() or socket.gethostname()
 
 
@@ -123,7 +123,7 @@ def blocks_on_dask(
     needed_units = _NeededUnits(plan)
     threads: dict[str, int] = client.nthreads()
     nodes: dict[str, list[str]] = {}
-    for address, name in client.run(_host_name, on_error="ignore").items():
+    for address, name in client.run(_name_of_this_node, on_error="ignore").items():
         if address in threads:
             nodes.setdefault(name, []).append(address)
     if not nodes:  # workers may join later
@@ -138,12 +138,12 @@ def blocks_on_dask(
             is_cached[row] = masks[address][needed_units.indices]
     n_threads = [sum(threads[address] for address in nodes[name]) for name in names]
     owners = assign(is_cached, names, n_threads, needed_units.keys)
-    parts_of_nodes: list[list[tuple[NumberedBlock, list[str]]]] = []
+    placed_parts: list[list[tuple[NumberedBlock, list[str]]]] = []
     for row, name in enumerate(names):
         own_units = np.flatnonzero(owners == row)
         parts = needed_units.parts(own_units, n_threads[row] * blocks_per_worker)
-        parts_of_nodes += [[(block, nodes[name]) for block in blocks] for blocks in parts]
+        placed_parts += [[(block, nodes[name]) for block in blocks] for blocks in parts]
     interleaved = [
-        pair for pair in chain.from_iterable(zip_longest(*parts_of_nodes)) if pair is not None
+        pair for pair in chain.from_iterable(zip_longest(*placed_parts)) if pair is not None
     ]
     return [block for block, _ in interleaved], [addresses for _, addresses in interleaved]

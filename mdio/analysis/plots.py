@@ -23,7 +23,7 @@ ANGLE = re.compile(r"(?P<part>cos|sin)?\(?(?P<angle>phi|psi|chi1):(?P<residue>[^
 """Labels of dihedral angles: ``phi:4AKE:ARG2``, or ``cos(...)`` and ``sin(...)`` of it."""
 MAX_LINES_NAMED = 10
 """Lines that get a legend; with more of one quantity, their distribution is drawn instead."""
-NARROW_NAME = 30
+MAX_NARROW_LETTERS = 30
 """Longest name, in letters, of which two fit beside each other."""
 LEGEND_BELOW: dict[str, Any] = {
     "loc": "upper center",
@@ -264,7 +264,7 @@ def draw(result: Any, ax: Axes) -> None:
     if result.quantity:
         ax.set_ylabel(axis_label(result.quantity))
     if 0 < len(names) <= MAX_LINES_NAMED:
-        n_columns = 2 if max(map(len, names)) <= NARROW_NAME else 1
+        n_columns = 2 if max(map(len, names)) <= MAX_NARROW_LETTERS else 1
         ax.legend(lines[: len(names)], names, ncols=n_columns, **LEGEND_BELOW)
 
 
@@ -321,8 +321,8 @@ def _draw_power(
     positive = (x > 0) & (y > 0)
     if np.count_nonzero(positive) < 2:
         return
-    power, factor = np.polyfit(np.log(x[positive]), np.log(y[positive]), 1)
-    ax.plot(x, np.exp(factor) * x**power, "k--", linewidth=1)
+    power, log_factor = np.polyfit(np.log(x[positive]), np.log(y[positive]), 1)
+    ax.plot(x, np.exp(log_factor) * x**power, "k--", linewidth=1)
     ax.annotate(f"lag$^{{{power:.2f}}}$", (0.05, 0.9), xycoords="axes fraction")
 
 
@@ -353,16 +353,17 @@ def _draw_angles(angles: dict[str, dict[str, NDArray[Any]]], ax: Axes) -> None:
     if residues:
         phi = np.concatenate([angles["phi"][residue] for residue in residues])
         psi = np.concatenate([angles["psi"][residue] for residue in residues])
-        finite = np.isfinite(phi) & np.isfinite(psi)
+        is_finite = np.isfinite(phi) & np.isfinite(psi)
+        phi, psi = phi[is_finite], psi[is_finite]
         bins: dict[str, Any] = {"bins": 90, "range": (limits, limits)}
-        ax.hist2d(phi[finite], psi[finite], norm="log", cmap="viridis", rasterized=True, **bins)
+        ax.hist2d(phi, psi, norm="log", cmap="viridis", rasterized=True, **bins)
         ax.set(xlabel="phi (°)", ylabel="psi (°)", aspect="equal", yticks=range(-180, 181, 60))
         if others := [name for name in angles if name not in ("phi", "psi")]:
-            ax.set_title(f"without {' and '.join(others)}: draw them alone")
+            ax.set_title(f"without {' and '.join(others)}: draw these separately")
         return
     for name, residue_degrees in angles.items():
         degrees = np.concatenate(list(residue_degrees.values()))
-        finite = degrees[np.isfinite(degrees)]
-        ax.hist(finite, bins=90, range=limits, density=True, histtype="step", label=name)
+        degrees = degrees[np.isfinite(degrees)]
+        ax.hist(degrees, bins=90, range=limits, density=True, histtype="step", label=name)
     ax.set(xlabel="angle (°)", ylabel="probability per degree")
     ax.legend()

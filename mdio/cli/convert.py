@@ -301,11 +301,11 @@ def run_conversion(
             _print_notes_on_values(args.command, result.plan.notes)
         else:
             if print_summary is None or result.found_complete:
-                n_existing = None if conversion.appended is None else conversion.n_reused_frames
+                n_existing = None if conversion.extended is None else conversion.n_reused_frames
                 print_summary = partial(_print_summary, n_existing=n_existing)
             print_summary(result)
             if verification is not None and verification.ok:
-                noun = "frame" if conversion.appended is None else "added frame"
+                noun = "frame" if conversion.extended is None else "added frame"
                 print(
                     f"  verified: {plural(verification.frames_compared, noun)} compared with the "
                     f"source, largest difference {verification.max_abs_diff_angstrom:g} angstrom"

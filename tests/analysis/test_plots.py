@@ -103,7 +103,7 @@ def test_phi_and_psi_are_a_map(degrees):
 def test_angles_that_are_in_no_map_are_named():
     angles = ("phi", "psi", "chi1")
     axes = drawn(mdio.analyze(DCD, top=PSF, kernel=mdio.Dihedrals(angles=angles), step=20))
-    assert axes.get_title() == "without chi1: draw them alone"
+    assert axes.get_title() == "without chi1: draw these separately"
 
 
 def test_other_angles_are_distributions():

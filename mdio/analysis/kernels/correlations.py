@@ -77,7 +77,7 @@ class Lags:
         """The lags in ps, (n_lags,)."""
         return self.dt_ps * np.arange(self.n_lags, dtype=np.float64)
 
-    def spectrum(
+    def squares_and_spectrum(
         self, vectors: NDArray[np.float32], axes: list[int], *, about_mean: bool = False
     ) -> tuple[Floats, Floats]:
         """Return the squares of `vectors` (F, A, 3) at each frame, and their power spectrum.
@@ -111,31 +111,33 @@ class Lags:
 
 def _describe_uneven_times(time: NDArray[np.float64]) -> str:
     """Return where frames at `time` (F,), in ps, lie unevenly, and what to do."""
-    steps = np.diff(time)
-    median_step = float(np.median(steps))
-    frame = int(np.abs(steps - median_step).argmax())  # where the step is least like the others
+    intervals = np.diff(time)
+    median_interval = float(np.median(intervals))
+    frame = int(
+        np.abs(intervals - median_interval).argmax()
+    )  # where the interval is least like the others
     time_before, time_after = time[frame : frame + 2]
-    if not steps.any():
+    if not intervals.any():
         return (
             f"all {len(time):,} frames lie at {number_text(time_before)} ps, so that lags are not "
             "known; of a NetCDF file, --timestep (in Python: mdio.open(PATH, dt=)) sets the ps "
             "from frame to frame; what was converted from one is to be converted again with it"
         )
-    if steps[frame] <= 0:
+    if intervals[frame] <= 0:
         return (
             f"frame {frame + 1} of {len(time)} lies at {number_text(time_after)} ps, after one at "
             f"{number_text(time_before)} ps; choose frames of one run (--start, --stop)"
         )
-    if median_step > 0 and steps[frame] > GAP * median_step:
+    if median_interval > 0 and intervals[frame] > GAP * median_interval:
         return (
             f"there is a gap between {number_text(time_before)} and {number_text(time_after)} ps, "
-            f"while most are {number_text(median_step)} ps apart; choose frames before or after it "
-            f"(-e {number_text(time_before)} or -b {number_text(time_after)}), or give the part "
-            "that is missing"
+            f"while most are {number_text(median_interval)} ps apart; choose frames before or "
+            f"after it (-e {number_text(time_before)} or -b {number_text(time_after)}), or give "
+            "the part that is missing"
         )
     return (
-        f"frame {frame + 1} of {len(time)} lies {number_text(steps[frame])} ps after the one "
-        f"before, and most lie {number_text(median_step)} ps apart; choose frames that are "
+        f"frame {frame + 1} of {len(time)} lies {number_text(intervals[frame])} ps after the one "
+        f"before, and most lie {number_text(median_interval)} ps apart; choose frames that are "
         "(--start, --step, --dt)"
     )
 
@@ -195,7 +197,7 @@ class MSD(Lagged):
         Longest lag, ps; by default from the first frame to the last. The longer, the fewer pairs of
         frames there are to average over.
     dims
-        Of x, y and z: along which of them; ``"xy"`` for a membrane.
+        Axes along which displacements count; ``"xy"`` for a membrane.
 
     Examples
     --------
@@ -235,10 +237,10 @@ class MSD(Lagged):
         """Return squares of positions and their spectrum."""
         axes = ["xyz".index(axis) for axis in self.dims]
         lags = self.lags(block.time)
-        return np.concatenate(lags.spectrum(block.positions, axes, about_mean=True))
+        return np.concatenate(lags.squares_and_spectrum(block.positions, axes, about_mean=True))
 
     def means(self, sums: Floats, lags: Lags, n_atoms: int) -> Floats:
-        """Return the mean of (x(t + lag) - x(t))^2, of its three terms."""
+        """Return the mean of (x(t + lag) - x(t))^2, from its three terms."""
         squares, power = np.split(sums, [lags.n_frames])
         squares_before = np.concatenate([[0.0], np.cumsum(squares)])
         lag = np.arange(lags.n_lags)
@@ -276,7 +278,7 @@ def _sampled_boxes(layout: Layout) -> NDArray[np.float32]:
 
 @dataclass(frozen=True)
 class VACF(Lagged):
-    """The velocity autocorrelation over each lag: (lags,) float64, square angstrom/ps.
+    """The velocity autocorrelation over each lag: (lags,) float64, (angstrom/ps)^2.
 
     The mean of v(t) v(t + lag) over atoms and over all pairs of frames that lie the lag apart;
     divided by its first value it begins with 1. Rows of the result are lags, as those of `MSD`.
@@ -318,7 +320,7 @@ class VACF(Lagged):
                 f"{n_lacking} of {block.n_frames} frames have no velocities; choose frames that "
                 "have them (--step, --dt)"
             )
-        return self.lags(block.time).spectrum(block.velocities, [0, 1, 2])[1]
+        return self.lags(block.time).squares_and_spectrum(block.velocities, [0, 1, 2])[1]
 
     def means(self, sums: Floats, lags: Lags, n_atoms: int) -> Floats:
         """Return the mean product."""

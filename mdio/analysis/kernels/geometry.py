@@ -274,9 +274,9 @@ class ReferenceDistances(Kernel):
         reference = reference_positions(system, self.reference, self.select, atoms).astype(
             np.float32
         )
-        from mdio.analysis.kernels.images import distances_to_reference
+        from mdio.analysis.kernels.images import mean_distances_to_reference
 
-        function = partial(distances_to_reference, reference=reference)
+        function = partial(mean_distances_to_reference, reference=reference)
         return Prepared(function, atoms, labels=("mean_reference_distance_angstrom",))
 
 

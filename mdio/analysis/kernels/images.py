@@ -26,16 +26,16 @@ HALF = 0.5 + 1e-5
 def are_skewed(boxes: NDArray[np.float32]) -> NDArray[np.bool_]:
     """Return in which cells, (F, 6), MDAnalysis may miss the nearest image, (F,).
 
-    Simulations rarely have such cells: there, a vector extends along the ones before it by no more
-    than half of them.
+    Cells of simulations are rarely so: their vectors extend along the ones before them by no more
+    than half of these.
     """
     if (boxes[:, 3:] == 90).all():
         return np.zeros(len(boxes), bool)
-    cells = vectors_from_boxes(boxes).astype(np.float64)
-    lengths = np.diagonal(cells, axis1=1, axis2=2)
-    shifts = np.abs(cells[:, (1, 2, 2), (0, 0, 1)])
-    is_far = (shifts > HALF * lengths[:, (0, 0, 1)]).any(axis=1)
-    return np.asarray(is_far & (lengths > 0).all(axis=1))
+    vectors = vectors_from_boxes(boxes).astype(np.float64)
+    diagonals = np.diagonal(vectors, axis1=1, axis2=2)
+    shifts = np.abs(vectors[:, (1, 2, 2), (0, 0, 1)])
+    is_far = (shifts > HALF * diagonals[:, (0, 0, 1)]).any(axis=1)
+    return np.asarray(is_far & (diagonals > 0).all(axis=1))
 
 
 def nearest_images(
@@ -56,7 +56,10 @@ def bond_lengths(
     *,
     is_skewed: bool,
 ) -> NDArray[np.float64]:
-    """Return the distances of pairs of points, (N, 3) each, to the nearest image; None: direct."""
+    """Return the distances of pairs of points, (N, 3) each, to the nearest image.
+
+    `box`: None: without images.
+    """
     if is_skewed and box is not None:
         (first, second), box = nearest_images((first, second), box), None
     return np.asarray(calc_bonds(first, second, box=box))
@@ -74,13 +77,13 @@ def distances_of_pairs(
     boxes = block.box if periodic else np.zeros_like(block.box)
     skewed = are_skewed(boxes)
     for start, stop, box in runs_of_boxes(boxes):
-        first, second = (block.positions[start:stop, side].reshape(-1, 3) for side in pairs)
+        first, second = (block.positions[start:stop, atoms].reshape(-1, 3) for atoms in pairs)
         lengths = bond_lengths(first, second, box, is_skewed=bool(skewed[start]))
         values[start:stop] = lengths.reshape(stop - start, -1)
     return values
 
 
-def distances_to_reference(
+def mean_distances_to_reference(
     block: FrameBlock, reference: NDArray[np.float32]
 ) -> NDArray[np.float64]:
     """Return the mean distance of each frame; see `geometry.ReferenceDistances`."""
