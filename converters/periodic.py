@@ -40,7 +40,7 @@ from mdio.layouts.views.options import (
     TOROIDAL,
     TRANSLATION,
 )
-from mdio.layouts.views.view import FrameNumbers
+from mdio.layouts.views.view import FrameNumbers, notes_on_nojump
 from mdio.parallel.executors import Executor
 
 Molecules = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]
@@ -708,6 +708,8 @@ def notes_on_transform(
             f"--pbc {transformed.pbc} follows atoms from the first frame of the source, which is "
             f"{passes}"
         )
+        if not transform.by_steps:
+            notes += notes_on_nojump(transformed.source)
     return [*notes, *transform.notes]
 
 

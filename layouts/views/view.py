@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import islice, pairwise
 from os import PathLike
 from pathlib import Path
@@ -14,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.blocks import FrameRuns
-from mdio.core.errors import PlanError
+from mdio.core.boxes import does_cell_change
+from mdio.core.errors import MdioError, PlanError
 from mdio.core.files.in_flight import MAX_SEPARATE_RUNS, ByteRange, Opening
 from mdio.core.frames import (
     FIELDS,
@@ -180,6 +182,20 @@ def read_columns(source: Layout) -> FrameBlock:
 def read_times(source: Layout) -> NDArray[np.float64]:
     """Return the times of all frames, ps, (F,)."""
     return read_columns(source).time
+
+
+def notes_on_nojump(source: Layout) -> list[str]:
+    """Return a note if the unit cell changes, for which ``nojump`` is not the way to diffusion."""
+    last, boxes = source.info.n_frames - 1, [np.empty((0, 6), np.float32)]
+    for frame in sorted({0, last // 2, last}):
+        with suppress(MdioError):  # frames that cannot be read are reported later
+            boxes.append(source.read(frame, frame + 1, atoms=[]).box)
+    if not does_cell_change(np.concatenate(boxes)):
+        return []
+    return [
+        "the unit cell changes, so that displacements after --pbc nojump grow too large "
+        "(10.1063/5.0008316); for diffusion take --pbc toroidal (in Python: pbc='toroidal')"
+    ]
 
 
 class ViewLayout(Layout):

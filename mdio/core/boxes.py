@@ -48,7 +48,11 @@ def boxes_from_vectors(vectors: NDArray[Any], scale: float | None = None) -> NDA
 
 
 def does_cell_change(boxes: NDArray[np.float32]) -> bool:
-    """Return whether lengths or angles of unit cells, (F, 6), differ, as at constant pressure."""
+    """Return whether lengths or angles of unit cells, (F, 6), differ, as at constant pressure.
+
+    Frames without a cell do not count.
+    """
+    boxes = boxes[boxes.any(axis=1)]
     largest = boxes.max(axis=0, initial=0)
     return bool((largest - boxes.min(axis=0, initial=np.inf) > MAX_CELL_CHANGE * largest).any())
 

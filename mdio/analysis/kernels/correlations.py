@@ -23,8 +23,8 @@ from mdio.core.boxes import does_cell_change, vectors_from_boxes, with_lengths_o
 from mdio.core.errors import BlockError, PlanError
 from mdio.core.frames import FrameBlock, float32_spacing
 from mdio.core.words import number_text
-from mdio.layouts.base import Layout
 from mdio.layouts.views.options import FOLLOWS_ATOMS, TOROIDAL
+from mdio.layouts.views.view import notes_on_nojump
 
 Floats = NDArray[np.float64]
 
@@ -224,12 +224,8 @@ class MSD(Lagged):
                 "those of the simulation; give the trajectory from before the fit"
             )
         pbc = system.stored_and_read("pbc")
-        if "nojump" in pbc and does_cell_change(_sampled_boxes(system.layout)):
-            system.notes.append(
-                "the unit cell changes, with which the displacements that --pbc nojump leaves grow "
-                "too large (10.1063/5.0008316); take --pbc toroidal in its place (in Python: "
-                "pbc='toroidal')"
-            )
+        if "nojump" in pbc:
+            system.notes += notes_on_nojump(system.layout)
         quiet = system.is_superposed or bool({*pbc} & {*FOLLOWS_ATOMS})
         return replace(super().prepare(system), quiet=quiet)
 
@@ -267,13 +263,6 @@ class MSD(Lagged):
                     f"with --pbc {pbc} (in Python: pbc='{pbc}'), here or in mdio convert",
                 )
         return ()
-
-
-def _sampled_boxes(layout: Layout) -> NDArray[np.float32]:
-    """Return the boxes of the first frame, the one in the middle and the last, (n, 6)."""
-    last = layout.info.n_frames - 1
-    frames = sorted({0, last // 2, last})
-    return np.concatenate([layout.read(n, n + 1, atoms=[]).box for n in frames])
 
 
 @dataclass(frozen=True)

@@ -152,7 +152,7 @@ def test_diffusion_where_the_cell_changes(tmp_path):
         for options in ({}, {"pbc": "nojump"}, {"pbc": "toroidal"})
     )
     assert any("with --pbc toroidal" in note for note in wrapped.notes)
-    assert any("take --pbc toroidal" in note for note in unfolded.notes)
+    assert any("for diffusion take --pbc toroidal" in note for note in unfolded.notes)
     assert not any("toroidal" in note for note in added.notes)
     expected = 3 * step**2 + (positions**2).sum(-1).mean() * 2 * 0.01**2  # and those of the cell
     assert added.values[1] == pytest.approx(expected, rel=0.03)

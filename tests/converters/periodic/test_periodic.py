@@ -217,7 +217,13 @@ def test_the_plan_tells_what_it_costs(wandering, tmp_path, capsys):
     told = capsys.readouterr().out
     assert "read twice: 2 workers count" in told
     assert main([*command, "-w", "1"]) == 0
-    assert "read once, by one worker" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "read once, by one worker" in told
+    assert "for diffusion take --pbc toroidal" in told
+    assert main([*command[:4], "toroidal", "--dry-run"]) == 0
+    told = capsys.readouterr().out
+    assert "--pbc toroidal follows atoms" in told
+    assert "for diffusion" not in told
 
 
 @pytest.mark.parametrize(
