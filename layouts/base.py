@@ -285,6 +285,8 @@ class Layout(Closable, ABC):
     """Whether a caller announces the next reads by `prefetch`."""
     _has_steps = True
     """Whether the file has steps, set when it is opened; formats without them say so in `facts`."""
+    _step_ps: float | None = None
+    """Length of an integration step, set when it is opened, if times are computed from steps."""
 
     def __init__(
         self,
@@ -331,9 +333,12 @@ class Layout(Closable, ABC):
             )
 
     @classmethod
-    @abstractmethod
-    def sniff(cls, path: Path) -> bool:
-        """Return whether the bytes at `path` look like this layout: a quick check, no parsing."""
+    def sniff(cls, path: Path) -> bool:  # noqa: ARG003
+        """Return whether the bytes at `path` look like this layout: a quick check, no parsing.
+
+        By default False, as for layouts over others, which are not opened from a path.
+        """
+        return False
 
     @abstractmethod
     def _open(self) -> TrajectoryInfo:
@@ -576,6 +581,7 @@ class Layout(Closable, ABC):
         return StoredTimes(
             has_times=has_times,
             has_steps=knows_steps and self._has_steps and not self.facts.step_is_frame_number,
+            step_ps=self._step_ps,
             step_is_frame_number=self.facts.step_is_frame_number,
         )
 

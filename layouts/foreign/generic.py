@@ -23,7 +23,7 @@ from mdio.core.files.fingerprint import read_head
 from mdio.core.frames import AtomIndices, Flaws, FrameBlock, TrajectoryInfo
 from mdio.core.topology import Topology
 from mdio.core.words import did_you_mean
-from mdio.layouts.base import FormatFacts, Layout, StoredTimes, redundant_option_error
+from mdio.layouts.base import FormatFacts, Layout, redundant_option_error
 from mdio.layouts.foreign.compressed import (
     COMPRESSED_SUFFIXES,
     DECOMPRESSORS,
@@ -224,11 +224,6 @@ class GenericLayout(Layout):
         if format_name not in FORMATS and format_name not in other_readers:
             format_name = _format_by_head(self.path)
         return None if format_name is None else str(format_name)
-
-    @property
-    def stored_times(self) -> StoredTimes:
-        stored = super().stored_times  # opens the file
-        return stored._replace(has_times=self._frames.has_times)
 
     def topology(self) -> Topology | None:
         """Return the topology in the file, as PDB, MOL2 and GRO have one; else None."""

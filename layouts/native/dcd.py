@@ -49,7 +49,7 @@ from mdio.core.frames import AtomIndices, Flaws, FrameBlock, LostBytes, Trajecto
 from mdio.core.kernels import planar_to_xyz, xyz_to_planar
 from mdio.core.units import AKMA_TO_PS, FS_TO_PS
 from mdio.core.words import number_text
-from mdio.layouts.base import FormatFacts, StoredTimes
+from mdio.layouts.base import FormatFacts
 from mdio.layouts.native.encoder import Bytes, Encoder, note_on_coarse_times
 from mdio.layouts.native.file import (
     NO_ATOMS,
@@ -371,6 +371,7 @@ class DCDLayout(NativeLayout):
     def _open_frames(self) -> TrajectoryInfo:
         header = self._header = read_header(self._file)
         self._fields = header.fields(0), header.fields(1)
+        self._step_ps = self._dt_ps / self._interval
         n_frames, loss = self._count_frames()
         with np.errstate(all="ignore"):
             times = self._times(np.array([0, n_frames - 1]))
@@ -445,11 +446,6 @@ class DCDLayout(NativeLayout):
     @property
     def _interval(self) -> int:
         return self._header.nsavc or 1
-
-    @property
-    def stored_times(self) -> StoredTimes:
-        stored = super().stored_times  # opens the file
-        return stored._replace(step_ps=self._dt_ps / self._interval)
 
     @property
     def _dt_ps(self) -> float:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -90,10 +89,6 @@ class ChainLayout(Layout):
         self._open_sources = HandleCache[Layout, Layout](lambda source: source, MAX_OPEN)
         self._edges = np.zeros(1, np.int64)
         self._starts: list[int] = []
-
-    @classmethod
-    def sniff(cls, path: Path) -> bool:  # noqa: ARG003
-        return False
 
     def _open(self) -> TrajectoryInfo:
         try:

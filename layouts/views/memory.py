@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
 from mdio.core.frames import AtomIndices, FrameBlock, TrajectoryInfo, absent_frames
@@ -28,10 +27,6 @@ class MemoryLayout(Layout):
     ) -> None:
         super().__init__(path, block=block, atoms=atoms, **options)
         self.block, self.atoms = block, atoms
-
-    @classmethod
-    def sniff(cls, path: Path) -> bool:  # noqa: ARG003
-        return False
 
     def _open(self) -> TrajectoryInfo:
         sparse = tuple(

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import islice, pairwise
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -228,10 +227,6 @@ class ViewLayout(Layout):
         self.unreadable = unreadable
         self.first = frames.start if isinstance(frames, range) and frames.step == 1 else None
         """First of the source's frames, if the view is one run of them; else None."""
-
-    @classmethod
-    def sniff(cls, path: Path) -> bool:  # noqa: ARG003
-        return False
 
     def _open(self) -> TrajectoryInfo:
         info = self.source.info

@@ -34,7 +34,7 @@ from mdio.core.errors import OutputError, SourceError
 from mdio.core.files.fingerprint import read_head
 from mdio.core.frames import AtomIndices, Flaws, FrameBlock, FrameData, LostBytes, TrajectoryInfo
 from mdio.core.kernels import swap_to_native
-from mdio.layouts.base import FormatFacts, StoredTimes, redundant_option_error
+from mdio.layouts.base import FormatFacts, redundant_option_error
 from mdio.layouts.foreign.units import (
     ASE_TIME,
     REDUCED_UNITS,
@@ -293,11 +293,6 @@ class NCDFLayout(NativeLayout):
             for name in self._unwritten
         )
         return (*super().notes, *filter(None, (note,)), *unwritten)
-
-    @property
-    def stored_times(self) -> StoredTimes:
-        stored = super().stored_times  # opens it
-        return stored._replace(has_times="time" in self._variable_names)
 
     def _open_frames(self) -> TrajectoryInfo:
         magic = self._file.read(0, 8)
