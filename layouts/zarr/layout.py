@@ -49,7 +49,7 @@ class ZarrLayout(BackendLayout):
     """A Zarr tree with H5MD's groups.
 
     Whatever is read of trees of mdio is compared with the tree's checksums (see
-    `mdio.layouts.zarr.array`). `check` covers every file of mdio's, but not files that other
+    `mdio.layouts.zarr.own`). `check` covers every file of mdio's, but not files that other
     programs add. If one has changed a ``zarr.json`` (attributes, also those at the root beside the
     manifest, or consolidated metadata), `check` reports it, and the tree can still be read.
 

@@ -3,7 +3,7 @@
 H5MD: https://www.nongnu.org/h5md/h5md.html. Zarr has no links, so each element of H5MD has its own
 copy of steps and times, and each group of the edges of the boxes. Data for which H5MD has no place
 are under ``/mdio``: ``/mdio/box`` (boxes as six numbers), ``/mdio/step`` (the source's own steps)
-and the tables of checksums of `mdio.layouts.zarr.array`.
+and the tables of checksums of `mdio.layouts.zarr.own`.
 
 ``zarr.json`` of groups and arrays, written and read as plain JSON: importing zarr takes 0.3 s.
 
@@ -19,7 +19,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -51,24 +51,23 @@ TableName = Literal["crc32c", "crc32c_stored", "crc32c_pieces"]
 ColumnName = Literal["box", "edges", "step", "source_step", "time"]
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnFormat:
+class ColumnFormat(NamedTuple):
     """A kind of per-frame numbers."""
 
     dtype: str
     row_shape: tuple[int, ...]
+    dimensions: tuple[str, ...]
     unit: str | None = None
 
 
 COLUMNS: dict[ColumnName, ColumnFormat] = {
-    "time": ColumnFormat("float64", (), "ps"),
-    "step": ColumnFormat("int64", ()),
-    "source_step": ColumnFormat("int64", ()),
-    "box": ColumnFormat("float32", (6,)),
-    "edges": ColumnFormat("float32", (3, 3), "Angstrom"),
+    "time": ColumnFormat("float64", (), ("frame",), "ps"),
+    "step": ColumnFormat("int64", (), ("frame",)),
+    "source_step": ColumnFormat("int64", (), ("frame",)),
+    "box": ColumnFormat("float32", (6,), ("frame", "cell")),
+    "edges": ColumnFormat("float32", (3, 3), ("frame", "vector", "axis"), "Angstrom"),
 }
 """`step` is H5MD's, which must increase; `source_step` is the source's own."""
-
 
 ArrayKeys = Collection[tuple[str, str]]
 
@@ -106,6 +105,8 @@ def _atom_metadata(plan: LayoutPlan, array: ArrayPlan) -> ArrayMetadata:
         sharded=True,
         compressor=compressor,
         quantised=quantised,
+        unit=UNITS[array.field],
+        dimensions=("frame", "atom", "axis"),
     )
 
 
@@ -132,36 +133,20 @@ def column_arrays(keys: ArrayKeys) -> dict[str, ColumnName]:
 
 def column_metadata(n_frames: int, name: ColumnName) -> ArrayMetadata:
     """Return the metadata of an array of per-frame numbers."""
-    series = COLUMNS[name]
-    chunk = (min(COLUMN_FILE_FRAMES, n_frames), *series.row_shape)
-    return ArrayMetadata((n_frames, *series.row_shape), series.dtype, chunk, chunk)
-
-
-def column_node(n_frames: int, name: ColumnName) -> dict[str, Any]:
-    """Return the ``zarr.json`` of per-frame numbers."""
-    unit, row_shape = COLUMNS[name].unit, COLUMNS[name].row_shape
-    dimensions = (
-        ("frame", "vector", "axis")[: 1 + len(row_shape)]
-        if row_shape != (6,)
-        else ("frame", "cell")
-    )
-    return column_metadata(n_frames, name).to_json({"unit": unit} if unit else {}, dimensions)
-
-
-def topology_metadata(nbytes: int) -> ArrayMetadata:
-    """Return the metadata of the topology, which is stored as bytes (`mdio.core.topology`)."""
-    return ArrayMetadata((nbytes,), "uint8", (nbytes,), (nbytes,))
+    dtype, row_shape, dimensions, unit = COLUMNS[name]
+    rows = min(COLUMN_FILE_FRAMES, n_frames)
+    return ArrayMetadata.of_rows((n_frames, *row_shape), dtype, rows, unit, dimensions)
 
 
 def table_path(table: TableName, group: str, field: str) -> str:
-    """Return the folder of a table of checksums; see `mdio.layouts.zarr.array`."""
+    """Return the folder of a table of checksums; see `mdio.layouts.zarr.own`."""
     return f"mdio/{table}/{group}/{field}"
 
 
 def spans_metadata(n_frames: int, n_spans: int) -> ArrayMetadata:
     """Return the metadata of a table of checksums of the spans of frames."""
     rows = min(n_frames, max(1, COLUMN_FILE_FRAMES // n_spans))
-    return ArrayMetadata((n_frames, n_spans), "uint32", (rows, n_spans), (rows, n_spans))
+    return ArrayMetadata.of_rows((n_frames, n_spans), "uint32", rows)
 
 
 def table_arrays(plan: LayoutPlan) -> dict[str, ArrayMetadata]:
@@ -169,7 +154,7 @@ def table_arrays(plan: LayoutPlan) -> dict[str, ArrayMetadata]:
     arrays = {}
     for array, metadata in atom_arrays(plan).values():
         grid = (math.ceil(plan.n_frames / array.chunk_frames), array.n_atom_chunks)
-        of_chunks = ArrayMetadata(grid, "uint32", grid, grid)
+        of_chunks = ArrayMetadata.of_rows(grid, "uint32")
         arrays[table_path("crc32c", array.group, array.field)] = of_chunks
         if metadata.uncompressed:
             n_spans = array.n_atom_chunks * spans_of_row(12 * array.chunk_atoms)
@@ -202,26 +187,25 @@ def group_nodes(
     return {path: group_metadata(values) for path, values in attributes.items()}
 
 
+def all_arrays(plan: LayoutPlan) -> dict[str, ArrayMetadata]:
+    """Return every array, by folder."""
+    arrays = {path: metadata for path, (_, metadata) in atom_arrays(plan).items()}
+    for path, name in column_arrays(plan.array_keys).items():
+        arrays[path] = column_metadata(plan.n_frames, name)
+    if plan.topology_nbytes:
+        arrays[TOPOLOGY] = ArrayMetadata.of_rows((plan.topology_nbytes,), "uint8")
+    return arrays | table_arrays(plan)
+
+
 def array_nodes(plan: LayoutPlan) -> dict[str, dict[str, Any]]:
     """Return the ``zarr.json`` of every array, by folder."""
-    nodes = {
-        path: metadata.to_json({"unit": UNITS[array.field]}, ("frame", "atom", "axis"))
-        for path, (array, metadata) in atom_arrays(plan).items()
-    }
-    for path, name in column_arrays(plan.array_keys).items():
-        nodes[path] = column_node(plan.n_frames, name)
-    if plan.topology_nbytes:
-        nodes[TOPOLOGY] = topology_metadata(plan.topology_nbytes).to_json({})
-    return nodes | {path: metadata.to_json({}) for path, metadata in table_arrays(plan).items()}
+    return {path: metadata.to_json() for path, metadata in all_arrays(plan).items()}
 
 
 def count_files(plan: LayoutPlan) -> int:
     """Return how many files the tree has."""
-    n_nodes = 1 + len(group_nodes(plan)) + len(array_nodes(plan))
-    n_shards = len(plan.arrays) * len(plan.write_tasks())
-    n_series = len(column_arrays(plan.array_keys)) * math.ceil(plan.n_frames / COLUMN_FILE_FRAMES)
-    n_tables = sum(metadata.n_files for metadata in table_arrays(plan).values())
-    return n_nodes + n_shards + n_series + n_tables + bool(plan.topology_nbytes)
+    n_groups = 1 + len(group_nodes(plan))
+    return n_groups + sum(1 + metadata.n_files for metadata in all_arrays(plan).values())
 
 
 METADATA = "zarr.json"
@@ -257,6 +241,23 @@ class ArrayMetadata:
     sharded: bool = False
     compressor: Compressor | None = None
     quantised: QuantisedFormat | None = None
+    unit: str | None = None
+    dimensions: tuple[str, ...] = ()
+    """Their names, by default made from number and length: xarray opens a tree only if all
+    dimensions have names, and those of equal name have equal lengths."""
+
+    @classmethod
+    def of_rows(
+        cls,
+        shape: tuple[int, ...],
+        dtype: str,
+        rows: int | None = None,
+        unit: str | None = None,
+        dimensions: tuple[str, ...] = (),
+    ) -> ArrayMetadata:
+        """Return an array without shards, in files of so many rows, by default in one file."""
+        part = (rows or shape[0], *shape[1:])
+        return cls(shape, dtype, part, part, unit=unit, dimensions=dimensions)
 
     @property
     def uncompressed(self) -> bool:
@@ -278,15 +279,9 @@ class ArrayMetadata:
     def file_name(self, number: int) -> str:
         return "c." + ".".join([str(number), *("0" for _ in self.shape[1:])])
 
-    def to_json(
-        self, attributes: Mapping[str, Any], dimensions: tuple[str, ...] = ()
-    ) -> dict[str, Any]:
-        """Return the ``zarr.json`` of the array.
-
-        `dimensions`: their names, by default made from number and length: xarray opens a tree only
-        if all dimensions have names, and those of equal name have equal lengths.
-        """
-        dimensions = dimensions or tuple(f"dim{axis}_{n}" for axis, n in enumerate(self.shape))
+    def to_json(self) -> dict[str, Any]:
+        """Return the ``zarr.json`` of the array."""
+        names = self.dimensions or tuple(f"dim{axis}_{n}" for axis, n in enumerate(self.shape))
         if self.quantised is not None:
             codecs = [quantised_metadata(self.quantised)]
         else:
@@ -313,14 +308,14 @@ class ArrayMetadata:
             "chunk_key_encoding": {"name": "default", "configuration": {"separator": "."}},
             "fill_value": 0.0 if self.dtype.startswith("float") else 0,
             "codecs": codecs,
-            "attributes": dict(attributes),
+            "attributes": {} if self.unit is None else {"unit": self.unit},
             "storage_transformers": [],
-            "dimension_names": list(dimensions),
+            "dimension_names": list(names),
         }
 
     @classmethod
     def from_json(cls, node: Mapping[str, Any]) -> ArrayMetadata:
-        """Return the metadata in a ``zarr.json``; inverse of `to_json`; raises ValueError."""
+        """Return the metadata in a ``zarr.json``, without its attributes; raises ValueError."""
         try:
             codecs = list(node["codecs"])
             shape = _sizes(node["shape"])

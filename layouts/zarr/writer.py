@@ -28,12 +28,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core import kernels
+from mdio.core.boxes import edges_from_boxes, periodic_axes
 from mdio.core.errors import CorruptLayoutError, OutputError, PlanError, SourceError
 from mdio.core.files.publish import flush_tree, output_errors
 from mdio.core.files.remote.outputs import is_sent_placeholder
@@ -41,6 +42,7 @@ from mdio.core.files.span_checksums import spans_of_row, total_and_row_checksums
 from mdio.core.files.store import is_network, store_at
 from mdio.core.files.writing import WrittenFile
 from mdio.core.frames import FrameBlock, Scratch, TrajectoryInfo
+from mdio.core.kernels.checks import Buffer
 from mdio.layouts.chunked.own import EnsembleWriter
 from mdio.layouts.codecs.compressors import (
     PRESETS,
@@ -68,19 +70,15 @@ from mdio.layouts.writer import (
     SelectIntact,
     WriterFacts,
 )
-from mdio.layouts.zarr.array import (
-    ColumnWriter,
-    Shard,
-    TableWriter,
-    pack_shard,
-    write_file,
-    write_numbers,
-)
 from mdio.layouts.zarr.folder import Folder
+from mdio.layouts.zarr.own import CRC_NBYTES, MISSING_CHUNK, Bytes, NumberArray, Numbers, Shard
 from mdio.layouts.zarr.tree import (
+    COLUMNS,
+    DTYPES,
     METADATA,
     TOPOLOGY,
     ArrayMetadata,
+    ColumnName,
     array_nodes,
     atom_arrays,
     column_arrays,
@@ -90,11 +88,140 @@ from mdio.layouts.zarr.tree import (
     group_nodes,
     table_arrays,
     table_path,
-    topology_metadata,
 )
 
 FloatArray = NDArray[np.float32]
 _scratch = Scratch()
+
+
+def pack_shard(chunks: Sequence[Bytes], n_chunks: int, crcs: Sequence[int]) -> list[Bytes]:
+    """Return the bytes of a shard, in parts that follow one another in the file.
+
+    `chunks`: encoded, in C order; they become parts without a copy. `n_chunks`: entries of the
+    index; chunks that are not given are missing. `crcs`: crc32c of each of `chunks`.
+    """
+    index = np.full((n_chunks, 2), MISSING_CHUNK, "<u8")
+    parts = []
+    offset = 0
+    for number, (chunk, crc) in enumerate(zip(chunks, crcs, strict=True)):
+        index[number] = offset, chunk.nbytes + CRC_NBYTES
+        parts += [chunk, _crc_bytes(crc)]
+        offset += chunk.nbytes + CRC_NBYTES
+    table = index.reshape(-1).view(np.uint8)
+    return [*parts, table, _crc_bytes(kernels.crc32c(table))]
+
+
+def _crc_bytes(crc: int) -> Bytes:
+    return np.frombuffer(crc.to_bytes(CRC_NBYTES, "little"), np.uint8)
+
+
+def write_file(path: Path, *parts: Buffer) -> None:
+    """Write a file from its parts, one after the other; raises OutputError."""
+    with output_errors(path), WrittenFile(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as file:
+        file.write(0, *parts)
+
+
+def write_numbers(path: Path, metadata: ArrayMetadata, rows: Numbers) -> int:
+    """Write one file of an array without shards, padded with zeros; return its crc32c."""
+    chunk = np.zeros(metadata.file_shape, DTYPES[metadata.dtype])
+    chunk[: len(rows)] = rows
+    crc = kernels.crc32c(chunk)
+    write_file(path, chunk.reshape(-1).view(np.uint8).data, crc.to_bytes(CRC_NBYTES, "little"))
+    return crc
+
+
+class TableWriter:
+    """Writes an array of numbers whose rows come in any order: each file once it is complete."""
+
+    def __init__(self, folders: Sequence[Path], metadata: ArrayMetadata) -> None:
+        self.folders, self.metadata = folders, metadata
+        self._incomplete: dict[int, tuple[Numbers, int]] = {}
+        """Rows of files that are not complete yet, and how many are missing."""
+        self.crcs = [0] * metadata.n_files
+
+    def add(self, start: int, rows: Numbers) -> None:
+        """Take rows from `start` on, each row once."""
+        size, stop = self.metadata.file_shape[0], start + len(rows)
+        for number in range(start // size, (stop - 1) // size + 1):
+            begin = number * size
+            n_rows = min(size, self.metadata.shape[0] - begin)
+            first, last = max(start, begin), min(stop, begin + n_rows)
+            if number in self._incomplete:
+                buffer, n_missing = self._incomplete[number]
+            else:
+                shape = (n_rows, *self.metadata.shape[1:])
+                buffer, n_missing = np.zeros(shape, DTYPES[self.metadata.dtype]), n_rows
+            buffer[first - begin : last - begin] = rows[first - start : last - start]
+            self._incomplete[number] = buffer, n_missing - (last - first)
+            if n_missing == last - first:
+                del self._incomplete[number]
+                self.write(number, buffer)
+
+    def write(self, number: int, rows: Numbers) -> None:
+        for folder in self.folders:
+            file = folder / self.metadata.file_name(number)
+            self.crcs[number] = write_numbers(file, self.metadata, rows)
+
+
+class _BoxWriter(TableWriter):
+    """Writes boxes, and the edges computed from them."""
+
+    edges: TableWriter
+
+    def write(self, number: int, rows: Numbers) -> None:
+        super().write(number, rows)
+        self.edges.write(number, edges_from_boxes(rows))
+
+
+class ColumnWriter:
+    """Gathers the per-frame numbers of the pieces."""
+
+    def __init__(self, root: Path, plan: LayoutPlan) -> None:
+        self.root = root
+        self.periodic = np.zeros(3, bool)
+        """Axes along which any frame is periodic."""
+        self.time_first_ps: float | None = None
+        self.time_last_ps: float | None = None
+        self._paths, self._n_frames = column_arrays(plan.array_keys), plan.n_frames
+        self._tables: dict[ColumnName, TableWriter] = {}
+        for name in COLUMNS:
+            folders = [root / path for path, series in self._paths.items() if series == name]
+            writer_class = _BoxWriter if name == "box" else TableWriter
+            self._tables[name] = writer_class(folders, column_metadata(plan.n_frames, name))
+        cast(_BoxWriter, self._tables["box"]).edges = self._tables["edges"]
+
+    @property
+    def crcs(self) -> dict[str, list[int]]:
+        return {path: self._tables[name].crcs for path, name in self._paths.items()}
+
+    def add(self, record: PieceRecord) -> None:
+        self.periodic |= periodic_axes(record.box)
+        if np.isfinite(record.time[[0, -1]]).all():  # JSON has no NaN or infinity
+            if record.start == 0:
+                self.time_first_ps = float(record.time[0])
+            if record.stop == self._n_frames:
+                self.time_last_ps = float(record.time[-1])
+        self._tables["time"].add(record.start, record.time)
+        self._tables["source_step"].add(record.start, record.step)
+        self._tables["box"].add(record.start, record.box)
+
+    def finish(self) -> None:
+        """Write H5MD's steps: those of the source if they increase, else the frame numbers."""
+        steps = self._tables["source_step"]
+        increasing, last = True, None
+        with Folder(self.root) as root:
+            name = str(steps.folders[0].relative_to(self.root))
+            source = NumberArray(root, name, steps.metadata)
+            for number in range(steps.metadata.n_files):
+                rows = source.file(number)
+                increasing &= bool(np.all(np.diff(rows) > 0)) and (last is None or rows[0] > last)
+                last = rows[-1]
+            for number in range(steps.metadata.n_files):
+                begin = number * source.rows_per_file
+                rows = source.file(number)
+                if not increasing:
+                    rows = np.arange(begin, begin + len(rows))
+                self._tables["step"].write(number, rows)
 
 
 class ZarrWriter(LayoutWriter):
@@ -262,7 +389,7 @@ class ZarrWriter(LayoutWriter):
         tables = {path: table.crcs for path, table in self._tables.items()}
         if self.meta.topology is not None:
             data = np.frombuffer(self.meta.topology.to_bytes(), np.uint8)
-            metadata = topology_metadata(data.size)
+            metadata = ArrayMetadata.of_rows(data.shape, "uint8")
             file = self.path / TOPOLOGY / metadata.file_name(0)
             tables[TOPOLOGY] = [write_numbers(file, metadata, data)]
         manifest = build_manifest(

@@ -18,7 +18,7 @@ import mdio
 from mdio.core.errors import FrameReadError
 from mdio.core.files import reading
 from mdio.core.frames import TrajectoryInfo
-from mdio.layouts.zarr import array as zarr_array
+from mdio.layouts.zarr import own as zarr_own
 from mdio.layouts.zarr import tree as zarr_tree
 from mdio.layouts.zarr.folder import Folder
 from mdio.readers import frames
@@ -164,13 +164,13 @@ def test_a_frame_of_packed_integers_is_decoded_alone(
     out = tmp_path / "a.zarr"
     mdio.convert(adk["xtc"], out, compression=compression, storage=mdio.Storage(chunk_frames=49))
     decoded = []
-    real = zarr_array.decode_chunk
+    real = zarr_own.decode_chunk
 
     def noted(data, shape, out, atoms, first, last):
         decoded.append(range(first, last))
         real(data, shape, out, atoms, first, last)
 
-    monkeypatch.setattr(zarr_array, "decode_chunk", noted)
+    monkeypatch.setattr(zarr_own, "decode_chunk", noted)
     trajectory = open_reader(out)
     decoded.clear()
     for frame in [97, 3, 60, 20]:
@@ -271,7 +271,7 @@ def test_numbers_of_a_long_trajectory_are_read_once_while_they_fit(
     options = {"chunk_frames": CHUNK_FRAMES, "precision": "none"}
     mdio.convert(adk["xtc"], tmp_path / "a.zarr", **as_options(options))
     assert len(list((tmp_path / "a.zarr/mdio/box").glob("c.*"))) == 10
-    monkeypatch.setattr(zarr_array, "MAX_CACHED_NBYTES", kept_files * 10 * 6 * 4)
+    monkeypatch.setattr(zarr_own, "MAX_CACHED_NBYTES", kept_files * 10 * 6 * 4)
     n_read = []
     real = Folder.read
     monkeypatch.setattr(Folder, "read", lambda *a: n_read.append(a[1]) or real(*a))
