@@ -17,7 +17,6 @@ import math
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,32 +32,20 @@ from mdio.core.errors import PlanError
 from mdio.core.files.reading import OpenFile
 from mdio.core.files.span_checksums import total_and_row_checksums
 from mdio.core.files.writing import allocate
-from mdio.core.frames import H5MD_NAMES
+from mdio.core.frames import H5MD_NAMES, absent_frames
 from mdio.core.kernels import crc32c, shuffle
 from mdio.layouts.codecs import quantised
 from mdio.layouts.codecs.compressors import PRESETS, quantised_from_option
 from mdio.layouts.codecs.quantised import PACKING_CODECS, QuantisedFormat
-from mdio.layouts.h5md.disk import Writes, open_output
-from mdio.layouts.h5md.flavours import Flavour, get_flavour
-from mdio.layouts.h5md.io import BOX_PATH, CREATOR, SOURCE_STEP, Column
-from mdio.layouts.manifest import FULL_SYSTEM
+from mdio.layouts.h5md.disk import ArrayRanges, Writes, open_output
+from mdio.layouts.h5md.io import BOX_PATH, CREATOR, SOURCE_STEP, Column, Flavour, get_flavour
+from mdio.layouts.manifest import FULL_SYSTEM, runs_from_indices
 
 if TYPE_CHECKING:
     from mdio.layouts.plan import ArrayPlan, LayoutPlan
     from mdio.layouts.writer import OutputMeta
 
 LIBVER = ("earliest", "v110")
-
-
-@dataclass(frozen=True, slots=True)
-class FileOffsets:
-    """Where chunks and columns are in the file, as plain values that are sent to workers."""
-
-    chunk_offsets: Mapping[tuple[str, str], NDArray[np.int64]]
-    """(frame chunks, atom chunks) int64 by group and field; empty if compressed."""
-    time: Column
-    step: Column
-    box: Column
 
 
 def value_path(group: str, field: str) -> str:
@@ -86,12 +73,13 @@ def create_file(
     plan: LayoutPlan,
     atom_ids: Mapping[str, NDArray[np.int64]],
     writes: Writes | None = None,
-) -> FileOffsets:
+) -> tuple[dict[tuple[str, str], ArrayRanges], dict[str, Column]]:
     """Make the file with everything except the frames.
 
     `path`: does not exist yet, or is empty (as ``lfs setstripe`` leaves it). `atom_ids`: by group,
     the numbers of its atoms in the source, where they are not 0, 1, 2, ... `writes`: list
-    to which offsets and lengths of all writes, and of the allocated columns, are added.
+    to which offsets and lengths of all writes, and of the allocated columns, are added. Returns
+    where chunks are, by group and field, unless they are compressed; and the columns.
     """
     aligned = [a for a in plan.arrays if is_aligned(a, plan.stripes.alignment_nbytes)]
     unaligned = [a for a in plan.arrays if a not in aligned]
@@ -115,24 +103,19 @@ def create_file(
         columns = create_columns(file, plan)
         for group, ids in atom_ids.items():
             file[f"particles/{group}"].create_dataset("id", data=ids)
-        chunk_offsets = {}
-        if plan.compression is None:
-            for array in plan.arrays:
-                dataset = file[value_path(array.group, array.field)]
-                ranges = (
-                    run_ranges(dataset, array.chunk_frames)
-                    if array.contiguous
-                    else chunk_ranges(dataset)
-                )
-                chunk_offsets[array.group, array.field] = ranges[0]
+        ranges = {}
+        for array in plan.arrays if plan.compression is None else ():
+            dataset = file[value_path(array.group, array.field)]
+            ranges[array.group, array.field] = chunk_ranges(dataset, array.chunk_frames)
     if plan.writing.direct:
         from mdio.core.files.writing import WrittenFile  # only writing needs it
 
         with WrittenFile(path) as written_file:
             allocate(written_file.fileno(), path.stat().st_size)
     if writes is not None:
-        writes += [(column.offset, column.row_nbytes * column.shape[0]) for column in columns]
-    return FileOffsets(chunk_offsets, *columns)
+        sizes = {column.offset: column.row_nbytes * plan.n_frames for column in columns.values()}
+        writes += sizes.items()
+    return ranges, columns
 
 
 def create_groups(file: h5py.File, arrays: Sequence[ArrayPlan]) -> None:
@@ -209,7 +192,7 @@ def create_column(parent: h5py.Group, name: str, shape: tuple[int, ...], dtype: 
     return Column.of(parent[name])
 
 
-def create_columns(file: h5py.File, plan: LayoutPlan) -> tuple[Column, Column, Column]:
+def create_columns(file: h5py.File, plan: LayoutPlan) -> dict[str, Column]:
     """Make time, step and box of all frames, and link to them from every array."""
     particles = file["particles"]
     position = particles[f"{FULL_SYSTEM}/position"]
@@ -226,11 +209,11 @@ def create_columns(file: h5py.File, plan: LayoutPlan) -> tuple[Column, Column, C
                 element[name] = position[name]
         if "box" not in group:
             group["box"] = box
-    return time, step, create_column(file, BOX_PATH, (plan.n_frames, 6), "<f4")
+    columns = {"time": time, "step": step}
+    return columns | {"box": create_column(file, BOX_PATH, (plan.n_frames, 6), "<f4")}
 
 
-def run_ranges(dataset: h5py.Dataset, n_frames: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return offsets and sizes of runs of `n_frames` of a contiguous dataset; as `chunk_ranges`."""
+def _run_ranges(dataset: h5py.Dataset, n_frames: int) -> ArrayRanges:
     total, n_atoms = dataset.shape[:2]
     if not 1 <= n_frames <= total:
         raise ValueError(f"{dataset.name} has {total} frames, not runs of {n_frames}")
@@ -239,9 +222,14 @@ def run_ranges(dataset: h5py.Dataset, n_frames: int) -> tuple[NDArray[np.int64],
     return Column.of(dataset).offset + 12 * n_atoms * first, nbytes
 
 
-def chunk_ranges(dataset: h5py.Dataset) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return offsets and bytes of the chunks of a (F, A, 3) dataset; -1 and 0 if missing."""
+def chunk_ranges(dataset: h5py.Dataset, run_frames: int = 0) -> ArrayRanges:
+    """Return offsets and bytes of the chunks of a (F, A, 3) dataset; -1 and 0 if missing.
+
+    Of a contiguous dataset, those of its runs of `run_frames`.
+    """
     chunk = dataset.chunks
+    if chunk is None:
+        return _run_ranges(dataset, run_frames)
     grid = tuple(-(-n // c) for n, c in zip(dataset.shape[:2], chunk[:2], strict=True))
     offset = np.full(grid, -1, np.int64)
     nbytes = np.zeros(grid, np.int64)
@@ -296,6 +284,64 @@ def renumber_unordered_steps(file: h5py.File, column: Column, source: OpenFile) 
     for start, stop in column.runs():
         file[SOURCE_STEP][start:stop] = column.read(source, start, stop)
         h5md_step[start:stop] = np.arange(start, stop)
+
+
+PRESENT_READ_NBYTES = 32 << 20
+"""Approximate bytes that are read at a time to see which frames have a field."""
+
+
+def link_full_system(file: h5py.File, plan: LayoutPlan) -> None:
+    """Add the group of all atoms under the name that the flavour's program looks for.
+
+    Of a field that some frames lack, virtual datasets show only the frames that have it.
+    """
+    name = get_flavour(plan.flavour).system_name
+    if name is None:
+        return
+    full_system = file[f"particles/{FULL_SYSTEM}"]
+    if not plan.native.sparse:
+        file[f"particles/{name}"] = full_system
+        return
+    system = file.create_group(f"particles/{name}")
+    box = system.create_group("box")
+    box.attrs.update(full_system["box"].attrs)
+    for field_name in dict.fromkeys(array.field for array in plan.arrays):
+        element = H5MD_NAMES[field_name]
+        frames = _present_frames(full_system[element]["value"])
+        group = system.create_group(element)
+        _add_virtual_value(group, full_system[element], frames)
+        for column in ("step", "time"):
+            group[column] = full_system[element][column][...][frames]
+            group[column].attrs.update(full_system[element][column].attrs)
+        if field_name == "positions":
+            edges = box.create_group("edges")
+            _add_virtual_value(edges, full_system["box/edges"], frames)
+            edges["step"], edges["time"] = group["step"], group["time"]
+
+
+def _present_frames(dataset: h5py.Dataset) -> NDArray[np.int64]:
+    n_rows = max(1, PRESENT_READ_NBYTES // (12 * dataset.shape[1]))
+    if dataset.chunks is not None:
+        n_rows = max(dataset.chunks[0], n_rows - n_rows % dataset.chunks[0])
+    is_present = [
+        ~absent_frames(dataset[first : first + n_rows])
+        for first in range(0, dataset.shape[0], n_rows)
+    ]
+    return np.flatnonzero(np.concatenate(is_present)).astype(np.int64)
+
+
+def _add_virtual_value(group: h5py.Group, source: h5py.Group, frames: NDArray[np.int64]) -> None:
+    """Make a virtual dataset ``value`` that shows `frames` of the one in `source`."""
+    dataset = source["value"]
+    layout = h5py.VirtualLayout((len(frames), *dataset.shape[1:]), dataset.dtype)
+    virtual_source = h5py.VirtualSource(".", dataset.name, dataset.shape)
+    first = 0
+    for start, stop, step in runs_from_indices(frames):
+        n_frames = len(range(start, stop, step))
+        layout[first : first + n_frames] = virtual_source[start:stop:step]
+        first += n_frames
+    group.create_virtual_dataset("value", layout, fillvalue=np.nan)
+    group["value"].attrs.update(dataset.attrs)
 
 
 FILTER_ID, OLD_FILTER_ID = 33_165, 397

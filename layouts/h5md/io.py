@@ -2,6 +2,17 @@
 
 HDF5 says where a contiguous dataset or a chunk begins; its bytes are then those of an array, and
 any number of processes can read them, or write separate parts of them, without the library.
+
+A flavour is a file in the units, and with the names, that another program reads:
+``gromacs`` is what GROMACS 2026's reader takes (src/gromacs/fileio/h5md of its sources, at commit
+b1a82ec1956e). It opens ``/particles/system`` (h5md.cpp, lines 507 to 512 and 570) and in it
+``position``, ``velocity`` and ``force`` where there are any, each with ``value`` in float32 of
+shape (F, N, 3), ``step`` in int64 and ``time`` in float64 of as many frames (518 to 540;
+h5md_timedatablock.cpp, 74 to 99; h5md_datasetbase.cpp, 92 to 115). With positions there have to be
+``box/edges/value`` of shape (F, 3, 3), whose row i belongs to row i of the positions (h5md.cpp, 528
+to 531 and 762; h5md_particleblock.cpp, 115 to 122). The next frame has the smallest step not yet
+read in any of them (709 to 732), so a field that some frames lack has steps of its own. Numbers
+are in nm and ps (127 to 131), whichever units the file names. Any chunks and compression are read.
 """
 
 from __future__ import annotations
@@ -9,22 +20,30 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.errors import FOREIGN_ERRORS, CorruptLayoutError, OutputError, one_line
+from mdio.core.errors import (
+    FOREIGN_ERRORS,
+    CorruptLayoutError,
+    OutputError,
+    PlanError,
+    one_line,
+)
 from mdio.core.files.locks import TEMPORARY
 from mdio.core.files.reading import OpenFile
 from mdio.core.files.writing import write_all
 from mdio.core.frames import uninitialised_array
 from mdio.core.kernels import crc32c
+from mdio.layouts.chunked.own import UNITS
 from mdio.layouts.foreign.hdf5 import check_heaps
 
 ARRAYS = "mdio/arrays"
@@ -198,3 +217,41 @@ class Column:
         with as_output_error(path):
             rows = np.ascontiguousarray(rows, self.dtype)
             write_all(fd, self.offset + start * self.row_nbytes, rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Flavour:
+    """Units of stored numbers, and the name of the full system."""
+
+    units: Mapping[str, str]
+    factors: Mapping[str, float] = field(default_factory=dict)
+    """By field, the factor from stored numbers to those in memory; 1 for fields without one."""
+    system_name: str | None = None
+    """Another name for the group of all atoms, which then always has box edges."""
+
+    def to_stored_units(self, name: str, values: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return numbers of a field in the units in which they are stored.
+
+        They are divided by what reading multiplies with, so that it gives the same numbers.
+        """
+        return values / np.float32(self.factors[name]) if name in self.factors else values
+
+
+_FLAVOURS = MappingProxyType(
+    {
+        None: Flavour(UNITS),
+        "gromacs": Flavour(
+            {"positions": "nm", "velocities": "nm ps-1", "forces": "kJ mol-1 nm-1"},
+            {"positions": 10.0, "velocities": 10.0, "forces": 0.1},
+            "system",
+        ),
+    }
+)
+
+
+def get_flavour(name: str | None) -> Flavour:
+    """Return a flavour by name; raises PlanError for an unknown one."""
+    if name not in _FLAVOURS:
+        names = ", ".join(key for key in _FLAVOURS if key)
+        raise PlanError(f"--flavour {name}: there is no such flavour of h5md, only {names}")
+    return _FLAVOURS[name]

@@ -10,7 +10,7 @@ when the first file is opened.
 from __future__ import annotations
 
 import json
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -47,24 +47,27 @@ def _created_by_mdio(file: h5py.File) -> bool:
     return not is_variable and creator.attrs["name"] == CREATOR.encode()
 
 
-def _is_ensemble(folder: Path) -> bool:
-    return (folder / ENSEMBLE_MANIFEST).is_file()
+def _holds(path: Path, node: str, *, if_damaged: bool = False) -> bool:
+    """Return whether a file is sealed, or HDF5 with `node`, or whether a folder is an ensemble.
+
+    `if_damaged`: the answer for an HDF5 file that is too damaged to tell.
+    """
+    if path.is_dir():
+        return (path / ENSEMBLE_MANIFEST).is_file()
+    if not path.is_file():
+        return False
+    if is_sealed(path):
+        return True
+    try:
+        with open_hdf5(path) if is_hdf5(path) else nullcontext(()) as file:
+            return node in file
+    except (OSError, RuntimeError, KeyError, ValueError):
+        return if_damaged
 
 
 def written_by_mdio(path: str | PathLike[str]) -> bool:
     """Return whether mdio wrote an H5MD file, or an ensemble of them; False for anything else."""
-    file_path = to_path(path)
-    if file_path.is_dir():
-        return _is_ensemble(file_path)
-    if is_sealed(file_path):
-        return True
-    if not is_hdf5(file_path):
-        return False
-    try:
-        with open_hdf5(file_path) as file:
-            return "mdio/manifest" in file
-    except (OSError, RuntimeError, KeyError, ValueError):
-        return False
+    return _holds(to_path(path), "mdio/manifest")
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:
@@ -135,17 +138,7 @@ class H5MDLayout(BackendLayout):
 
         If an HDF5 file is too damaged to tell, the suffix decides, so that opening it says why.
         """
-        if path.is_dir():
-            return _is_ensemble(path)
-        if path.is_file() and is_sealed(path):
-            return True
-        if not path.is_file() or not is_hdf5(path):
-            return False
-        try:
-            with open_hdf5(path) as file:
-                return "h5md" in file
-        except (OSError, RuntimeError, KeyError, ValueError):
-            return path.suffix.lower() in cls.facts.suffixes
+        return _holds(path, "h5md", if_damaged=path.suffix.lower() in cls.facts.suffixes)
 
     @classmethod
     def uuid_at(cls, path: Path) -> str | None:

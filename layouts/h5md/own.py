@@ -26,10 +26,8 @@ from mdio.layouts.h5md.file import (
     OLD_FILTER_ID,
     chunk_ranges,
     decode_integers,
-    run_ranges,
     value_path,
 )
-from mdio.layouts.h5md.flavours import get_flavour
 from mdio.layouts.h5md.gromacs_topology import TOPOLOGY
 from mdio.layouts.h5md.io import (
     ARRAYS,
@@ -39,6 +37,7 @@ from mdio.layouts.h5md.io import (
     SPANS,
     Column,
     duplicate_descriptor,
+    get_flavour,
     manifest_text,
 )
 from mdio.layouts.h5md.opening import is_sealed
@@ -206,7 +205,7 @@ class OwnFile(OwnOutput[H5MDChunks]):
             self.contiguous = True
             decode: Decode | None = None
             chunk = (int(tables.attrs[RUN_FRAMES]), shape[1])
-            offset, nbytes = run_ranges(dataset, chunk[0])
+            offset, nbytes = chunk_ranges(dataset, chunk[0])
         else:
             decode, chunk = _decoder_of(dataset), dataset.chunks[:2]
             offset, nbytes = self._chunk_offsets(dataset, tables, decode is not None)

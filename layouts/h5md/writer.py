@@ -42,7 +42,6 @@ from mdio.layouts.h5md.disk import ArrayRanges, OutputFile, Writes, check_writte
 from mdio.layouts.h5md.file import (
     FILTER_ID,
     LIBVER,
-    FileOffsets,
     atom_ids,
     chunk_codec,
     chunk_ranges,
@@ -54,23 +53,24 @@ from mdio.layouts.h5md.file import (
     gzip_level,
     integer_codec,
     is_aligned,
+    link_full_system,
     parse_key,
     power_of_two_step,
     renumber_unordered_steps,
     round_to_step,
-    run_ranges,
     value_path,
     write_edges,
 )
-from mdio.layouts.h5md.flavours import get_flavour, link_full_system
 from mdio.layouts.h5md.gromacs_topology import TOPOLOGY, write_topology
 from mdio.layouts.h5md.io import (
     ARRAYS,
     MANIFEST,
     RUN_FRAMES,
     SPANS,
+    Column,
     as_output_error,
     checksum,
+    get_flavour,
 )
 from mdio.layouts.manifest import FULL_SYSTEM, build_manifest, check_group_names
 from mdio.layouts.plan import (
@@ -112,7 +112,10 @@ class H5MDWriter(LayoutWriter):
         mpi_writer="mdio.layouts.h5md.mpio:H5MDMPIOWriter",
         resumes=True,
     )
-    offsets: FileOffsets
+    columns: dict[str, Column]
+    """Time, step and box of all frames."""
+    _ranges: dict[tuple[str, str], ArrayRanges]
+    """Where the chunks of each array are; of compressed ones once all are stored."""
     _handle: WrittenFile | None = None
     _handle_file: OutputFile | None = None
     _handle_earlier: EarlierRunChunks | None = None
@@ -133,7 +136,6 @@ class H5MDWriter(LayoutWriter):
                 per_row = spans_of_row(12 * array.chunk_atoms)
                 shape = (plan.n_frames, array.n_atom_chunks, per_row)
                 self._spans[key] = np.zeros(shape, "<u4")
-        self._chunk_ranges: list[ArrayRanges] = []
         self.manifest_crc32c = 0
         """Checksum of the text of the manifest, once it is written."""
         self._stored = {key: np.zeros(crcs.shape, np.bool_) for key, crcs in self._crcs.items()}
@@ -203,7 +205,9 @@ class H5MDWriter(LayoutWriter):
         with as_output_error(self.path):
             if self._uncompressed:
                 self._writes = []
-            self.offsets = create_file(path, self.plan, atom_ids(self.meta), self._writes)
+            self._ranges, self.columns = create_file(
+                path, self.plan, atom_ids(self.meta), self._writes
+            )
             if not self._uncompressed:
                 self._handle_file = OutputFile(path, "r+", libver=LIBVER)
 
@@ -213,7 +217,9 @@ class H5MDWriter(LayoutWriter):
         """Write everything but the chunks again, and copy compressed chunks."""
         if self._uncompressed:
             with as_output_error(self.path):
-                self.offsets = write_all_but_chunks(self.path, self.plan, atom_ids(self.meta))
+                self._ranges, self.columns = write_all_but_chunks(
+                    self.path, self.plan, atom_ids(self.meta)
+                )
             return select_intact(records, self._is_intact)
         earlier_chunks = self._handle_earlier = EarlierRunChunks(self.path, records)
         copied: list[PieceRecord] = []
@@ -241,12 +247,9 @@ class H5MDWriter(LayoutWriter):
     def _is_intact(self, record: PieceRecord) -> bool:
         with self._open_for_reading() as file, suppress(CorruptLayoutError):
             for chunk_key, crcs in record.crcs.items():
-                key, (row, column) = parse_key(chunk_key)
-                nbytes = _chunk_nbytes(self._arrays[key], row, self.plan.n_frames)
-                if (
-                    checksum(file, int(self.offsets.chunk_offsets[key][row, column]), nbytes)
-                    != crcs[0]
-                ):
+                key, position = parse_key(chunk_key)
+                offset, nbytes = (int(table[position]) for table in self._ranges[key])
+                if checksum(file, offset, nbytes) != crcs[0]:
                     return False
             return True
         return False
@@ -300,7 +303,7 @@ class H5MDWriter(LayoutWriter):
         key, (row, column) = parse_key(item.key)
         if self._uncompressed:
             with as_output_error(self.path):
-                self._raw_file.write(int(self.offsets.chunk_offsets[key][row, column]), *item.parts)
+                self._raw_file.write(int(self._ranges[key][0][row, column]), *item.parts)
             return
         array = self._arrays[key]
         file = self._file
@@ -324,9 +327,9 @@ class H5MDWriter(LayoutWriter):
                 chunk_frames = self._arrays[key].chunk_frames
                 rows = self._spans[key][row * chunk_frames : (row + 1) * chunk_frames, column]
                 rows[...] = np.reshape(crcs[1:], (-1, rows.shape[1]))[: len(rows)]
-        self.offsets.time.write(self._raw_file.fileno(), record.start, record.time, self.path)
-        self.offsets.step.write(self._raw_file.fileno(), record.start, record.step, self.path)
-        self.offsets.box.write(self._raw_file.fileno(), record.start, record.box, self.path)
+        for name, column_of_file in self.columns.items():
+            rows = getattr(record, name)
+            column_of_file.write(self._raw_file.fileno(), record.start, rows, self.path)
         if self._handle_file is not None:
             with as_output_error(self.path):
                 self._handle_file.flush()
@@ -356,20 +359,19 @@ class H5MDWriter(LayoutWriter):
             self._handle_file = None
             output.close()
             with self._open_for_reading() as file:
-                seal = make_seal(file, self._chunk_ranges, self._writes)
+                seal = make_seal(file, self._ranges.values(), self._writes)
                 self._raw_file.write(file.nbytes, seal)
             os.fsync(self._raw_file.fileno())
-            check_written(self.path, self.manifest_crc32c, self._chunk_ranges, self._writes)
+            check_written(self.path, self.manifest_crc32c, self._ranges.values(), self._writes)
         self.abort()
 
     def _write_metadata(self, file: h5py.File) -> None:
         """Write everything but the frames that is still missing, the manifest last."""
-        offsets = self.offsets
-        columns = {"time": offsets.time, "step": offsets.step, "box": offsets.box}
+        columns = self.columns
         with self._open_for_reading() as source:
             crcs = {name: column.checksum(source) for name, column in columns.items()}
-            has_box = write_edges(file, offsets.box, source, get_flavour(self.plan.flavour))
-            renumber_unordered_steps(file, offsets.step, source)
+            has_box = write_edges(file, columns["box"], source, get_flavour(self.plan.flavour))
+            renumber_unordered_steps(file, columns["step"], source)
         link_full_system(file, self.plan)
         table_crcs = self._write_tables(file)
         if self.meta.topology is not None:
@@ -397,15 +399,13 @@ class H5MDWriter(LayoutWriter):
             if self._uncompressed:
                 tables[SPANS] = self._spans[group, field]
             table_crcs |= {f"{name}/{key}": crc32c(table) for key, table in tables.items()}
-            dataset = file[value_path(group, field)]
+            if not self._uncompressed:
+                self._ranges[group, field] = chunk_ranges(file[value_path(group, field)])
+                tables["nbytes"] = self._ranges[group, field][1]
             if array.contiguous:
                 parent.attrs[RUN_FRAMES] = array.chunk_frames
-                self._chunk_ranges.append(run_ranges(dataset, array.chunk_frames))
             else:
-                tables["offset"], nbytes = chunk_ranges(dataset)
-                self._chunk_ranges.append((tables["offset"], nbytes))
-                if not self._uncompressed:
-                    tables["nbytes"] = nbytes
+                tables["offset"] = self._ranges[group, field][0]
             for key, table in tables.items():
                 create_column(parent, key, table.shape, table.dtype.str)
                 parent[key][...] = table
@@ -497,34 +497,22 @@ def _temporary_path(path: Path, ending: str) -> Path:
     return temporary_for(path.with_name(f"{match[1]}.{ending}"), path)
 
 
-def _chunk_nbytes(array: ArrayPlan, row: int, n_frames: int) -> int:
-    """Return the bytes of a chunk, or of a run of frames of a contiguous array."""
-    if not array.contiguous:
-        return array.chunk_nbytes
-    return 12 * array.n_atoms * min(array.chunk_frames, n_frames - row * array.chunk_frames)
-
-
 def write_all_but_chunks(
     path: Path, plan: LayoutPlan, atom_ids: Mapping[str, NDArray[np.int64]]
-) -> FileOffsets:
+) -> tuple[dict[tuple[str, str], ArrayRanges], dict[str, Column]]:
     """Restore an unfinished file, except its chunks, to what it was when it was created."""
     new_file = _temporary_path(path, "new")
     new_file.unlink(missing_ok=True)
     try:
-        file_offsets = create_file(new_file, plan.replace(direct=False), atom_ids)
-        chunks = []
-        for array in plan.arrays:
-            offsets = file_offsets.chunk_offsets[array.group, array.field]
-            sizes = [_chunk_nbytes(array, row, plan.n_frames) for row in range(len(offsets))]
-            chunks.append((offsets, np.broadcast_to(np.array(sizes)[:, None], offsets.shape)))
+        ranges, columns = create_file(new_file, plan.replace(direct=False), atom_ids)
         with new_file.open("rb", buffering=0) as source, path.open("r+b", buffering=0) as file:
             size = os.fstat(source.fileno()).st_size
             file.truncate(size)
-            for begin, stop in gaps(chunks, size):
+            for begin, stop in gaps(ranges.values(), size):
                 copy_bytes(source.fileno(), begin, stop - begin, file.fileno(), begin)
     finally:
         new_file.unlink(missing_ok=True)
-    return file_offsets
+    return ranges, columns
 
 
 def add_offsets(file: h5py.File, record: PieceRecord, plan: LayoutPlan, run: int) -> PieceRecord:

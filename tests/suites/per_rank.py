@@ -19,13 +19,12 @@ from mdio.converters.options import ConversionOptions
 from mdio.core.files.checks import parts_folder
 from mdio.layouts.h5md.file import (
     LIBVER,
-    FileOffsets,
     atom_ids,
     create_columns,
     create_groups,
     value_path,
 )
-from mdio.layouts.h5md.flavours import get_flavour
+from mdio.layouts.h5md.io import get_flavour
 from mdio.layouts.h5md.parts import IN_PARTS, Part
 from mdio.layouts.h5md.writer import H5MDWriter
 from mdio.layouts.manifest import build_manifest
@@ -97,7 +96,7 @@ class _JoiningWriter(H5MDWriter):
             create_groups(file, self.plan.arrays)
             for array in self.plan.arrays:
                 self._join(file, array, folder)
-            self.offsets = FileOffsets({}, *create_columns(file, self.plan))
+            self._ranges, self.columns = {}, create_columns(file, self.plan)
             for group, ids in atom_ids(self.meta).items():
                 file[f"particles/{group}"].create_dataset("id", data=ids)
             file["mdio"].attrs[IN_PARTS] = len(self.parts)
