@@ -323,7 +323,8 @@ def sample(
         needs `top` or stored topologies: the same number of atoms of each trajectory; all by
         default.
     top
-        Topology of all trajectories. Selections by position are made in the first frame.
+        Topology of all trajectories. Selections by position are made in the first frame of the
+        first one.
     shuffle
         False: all frames in order.
     seed
@@ -374,8 +375,7 @@ def sample(
         )
     if workers is not None:
         workers = check_count(workers, "workers")
-    if isinstance(fields, str) or not isinstance(fields, Iterable):
-        fields = (fields,)
+    fields = (fields,) if isinstance(fields, str) or not isinstance(fields, Iterable) else [*fields]
     if unknown := {*fields} - {*FIELDS}:
         raise PlanError(f"there is no field {unknown.pop()!r}; there are {', '.join(FIELDS)}")
     fields = [name for name in FIELDS if name in {FIELDS[0], *fields}]

@@ -378,8 +378,9 @@ def _was_written_by_mdio(source: Any, was_written: Callable[[Path], bool], *, fo
     path = to_path(source)
     try:
         return (path.is_dir() if folder else path.is_file()) and was_written(path)
-    except OSError as error:  # of a store
-        raise SourceError(f"{path}: cannot be opened ({error.strerror}); check the URL") from error
+    except OSError as error:
+        advice = "; check the URL" if is_remote(path) else ""
+        raise SourceError(f"{path}: cannot be opened ({error.strerror}){advice}") from error
 
 
 def _is_unclaimed(source: Any, suffix: str) -> bool:

@@ -233,7 +233,7 @@ def test_velocities_and_forces(adk, tmp_path):
         mdio.sample([adk["xtc"]], fields=["velocities"])
     block = random_block(20, 3, velocities=True, forces=True)
     layout = MemoryLayout("memory", block=block)
-    for batch in mdio.sample([layout], batch=6, fields=["velocities"]):
+    for batch in mdio.sample([layout], batch=6, fields=iter(["velocities"])):
         assert batch.forces is None
         assert np.array_equal(batch.velocities, block.velocities[batch.frame])
         assert np.array_equal(batch.positions, block.positions[batch.frame])

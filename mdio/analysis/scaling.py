@@ -87,9 +87,11 @@ def run_for_json(command: Sequence[str], file: Path | None = None) -> dict[str, 
     )
     try:
         output: dict[str, Any] = json.loads(process.stdout if file is None else file.read_text())
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError):
+        output = {}
+    if process.returncode or not output:
         stderr = " ".join(process.stderr.split()) or "no message"
-        raise BlockError(f"{' '.join(command)} failed ({process.returncode}): {stderr}") from error
+        raise BlockError(f"{' '.join(command)} failed ({process.returncode}): {stderr}")
     return output
 
 

@@ -83,10 +83,10 @@ class System:
                     f"{self.layout.path}: this analysis needs a topology; name one with -s/--top "
                     "FILE (in Python: top=)"
                 )
-            self._universe = self._load(self._top)
-            self._group_atoms = self._find_group_atoms(len(self._universe.atoms))
-            atoms = self._universe.atoms
+            universe = self._load(self._top)
+            atoms, self._group_atoms = universe.atoms, self._find_group_atoms(len(universe.atoms))
             self._compare_names(atoms if self._group_atoms is None else atoms[self._group_atoms])
+            self._universe = universe
         return self._universe
 
     @cached_property
@@ -118,7 +118,7 @@ class System:
         """
         if selection is not None and not isinstance(selection, str):
             indices = self.indices_in_topology(selection)
-            return self.to_layout_indices(indices, "the selection")
+            return self.to_layout_indices(indices, "selected")
         if selection is None or selection.strip() == "all":
             return None
         atoms = None
@@ -128,7 +128,7 @@ class System:
             atoms = select_by_mdanalysis(self.universe.atoms, selection, notes=self.notes)
         if not atoms.size:
             raise PlanError(f"{selection!r} selects no atom of {self._top or self.layout.path}")
-        return self.to_layout_indices(atoms, selection)
+        return self.to_layout_indices(atoms, f"of {selection!r}")
 
     def indices_in_topology(self, selection: Any) -> AtomIndices:
         """Return atoms given as indices or an AtomGroup, as indices into the topology."""
@@ -142,9 +142,10 @@ class System:
         atoms = self.select(selection)
         return np.arange(self.layout.info.n_atoms) if atoms is None else atoms
 
-    def to_layout_indices(self, atoms: AtomIndices, selection: str) -> AtomIndices:
+    def to_layout_indices(self, atoms: AtomIndices, origin: str) -> AtomIndices:
         """Convert indices of atoms in the topology to indices of the same atoms in the layout.
 
+        `origin`: what they are, for the message, such as ``of the backbone``.
         Raises PlanError: the stored group that the layout reads lacks some of them.
         """
         if self._group_atoms is None:
@@ -155,8 +156,8 @@ class System:
         n_missing = int(np.count_nonzero(group_atoms[indices] != atoms))
         if n_missing:
             raise PlanError(
-                f"{self.layout.path}: {n_missing} of {len(atoms)} atoms of {selection!r} are not "
-                f"in the stored group {self._group!r}; leave the group out, or select less"
+                f"{self.layout.path}: {n_missing} of {len(atoms)} atoms {origin} are not in the "
+                f"stored group {self._group!r}; leave the group out, or select less"
             )
         return order[indices].astype(np.int64)
 

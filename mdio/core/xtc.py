@@ -176,9 +176,9 @@ def encode(
 
     `positions`, (F, A, 3) float32: angstrom; multiplied by the float32 0.1, as MDAnalysis'
     XTCWriter does, but floats, of few atoms, are divided by what reading multiplies with, so that
-    those that an XTC held come back to the bit. `vectors`, (F, 3, 3) float32: nm. `time`, (F,): ps;
-    stored as float32. `step`, (F,): stored as 32-bit integers. `precision`: integer steps a nm; a
-    step in angstrom is 10 / precision.
+    those read from an XTC are read again to the bit. `vectors`, (F, 3, 3) float32: nm. `time`,
+    (F,): ps; stored as float32. `step`, (F,): stored as 32-bit integers. `precision`: integer steps
+    a nm; a step in angstrom is 10 / precision.
     Raises OutputError: a coordinate or a step does not fit the format. ValueError: arrays whose
     shapes do not fit together, or a precision that is not positive.
     """
@@ -202,7 +202,9 @@ def encode(
     if not 0 < precision < np.inf:
         raise ValueError(f"precision is {precision}; it must be a positive number of steps a nm")
     if steps.size and not -(2**31) <= steps.min() <= steps.max() < 2**31:
-        raise OutputError(f"steps up to {steps.max()} do not fit XTC's 32-bit step; write h5md")
+        raise OutputError(
+            f"steps of {steps.min()} to {steps.max()} do not fit XTC's 32-bit step; write h5md"
+        )
     try:
         return bytes(kernels.encode(x_nm, cells, times, steps.astype(np.int32), precision))
     except ValueError as error:

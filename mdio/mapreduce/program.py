@@ -204,7 +204,8 @@ def combine_pairs(combine: Callable[..., Any] | str, pairs: KeyValuePairs) -> Ke
         firsts, combined_values = combine(pairs.keys, pairs.values)
         firsts = np.asarray(firsts, np.int64)
         values = convert_values(combined_values, len(firsts))
+    edges = np.array([-1, *firsts, len(pairs.keys)])
+    if not np.all(np.diff(edges) > 0):
+        raise ValueError(f"{kernel_name(combine)} gave first rows that do not ascend, or are none")  # type: ignore[arg-type]
     columns = [pairs.keys[firsts], pairs.frame_index[firsts], *values.values()]
-    if len(firsts) and not (firsts.min() >= 0 and np.all(np.diff(firsts) > 0)):
-        raise ValueError(f"{kernel_name(combine)} gave rows that do not ascend")  # type: ignore[arg-type]
     return KeyValuePairs(tuple(values), columns)

@@ -365,6 +365,8 @@ class SharedRows(Closable):
         offset = HEADER_NBYTES + start * (content.nbytes // max(1, len(rows)))
         while content:
             n_read = os.preadv(self._descriptor, [content], offset)
+            if not n_read:
+                raise ValueError("not all rows have been written")
             content, offset = content[n_read:], offset + n_read
         return rows
 

@@ -56,6 +56,8 @@ def test_topology_of_the_group_itself(layout, universe):
 def test_what_does_not_fit(layout, universe):
     with pytest.raises(PlanError, match="1 of 2 atoms of 'name A1 A3' are not in the stored group"):
         System(layout, universe, "few").select("name A1 A3")
+    with pytest.raises(PlanError, match="1 of 2 atoms selected are not in the stored group"):
+        System(layout, universe, "few").select([1, 3])
     with pytest.raises(SourceError, match=r"has 4 atoms, but the topology .* has 10"):
         _ = System(layout, universe).universe
     with pytest.raises(PlanError, match=r"needs a topology.*in Python: top="):

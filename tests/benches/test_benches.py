@@ -18,11 +18,12 @@ from mdio.analysis.scaling import (
     list_cases,
     mpiexec_command,
     run_all,
+    run_for_json,
     summarise,
     write_csv,
 )
 from mdio.cli.main import main
-from mdio.core.errors import MissingExtraError
+from mdio.core.errors import BlockError, MissingExtraError
 
 sys.path.insert(0, str(ROOT / "bench"))
 import scheduler
@@ -276,3 +277,9 @@ def test_benches_that_are_scripts_now(capsys):
     with pytest.raises(SystemExit, match="2"):
         main(["bench", "layouts", "a.xtc", "--folder", "out"])
     assert "python bench/layouts.py" in capsys.readouterr().err
+
+
+def test_a_program_that_failed_is_not_believed():
+    words = [sys.executable, "-c", "print('{\"a\": 1}'); raise SystemExit(3)"]
+    with pytest.raises(BlockError, match=r"failed \(3\)"):
+        run_for_json(words)

@@ -183,11 +183,29 @@ def test_copying_into_a_full_disk(tmp_path, monkeypatch):
     def full(*args):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(os, "copy_file_range", full)
+    for name in ("copy_file_range", "pwritev"):
+        monkeypatch.setattr(os, name, full)
     with (
         (tmp_path / "a").open("rb") as a,
         (tmp_path / "b").open("wb") as b,
         pytest.raises(OSError, match="No space"),
+    ):
+        writing.copy_bytes(a.fileno(), 0, 100, b.fileno(), 0)
+
+
+def test_an_error_of_the_source_is_not_one_of_the_copy(tmp_path, monkeypatch):
+    """In the kernel both have one number; the source is told where it cannot be read."""
+    (tmp_path / "a").write_bytes(bytes(100))
+
+    def fail(*args):
+        raise OSError(errno.EIO, "Input/output error")
+
+    for name in ("copy_file_range", "preadv"):
+        monkeypatch.setattr(os, name, fail)
+    with (
+        (tmp_path / "a").open("rb") as a,
+        (tmp_path / "b").open("wb") as b,
+        pytest.raises(SourceError, match="byte 0 cannot be read"),
     ):
         writing.copy_bytes(a.fileno(), 0, 100, b.fileno(), 0)
 

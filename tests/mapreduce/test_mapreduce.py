@@ -12,6 +12,7 @@ from mapreduce.programs import Windows
 from MDAnalysisTests.datafiles import TRR_xvf
 
 import mdio
+from mdio.core.errors import BlockError
 from mdio.core.frames import FIELDS
 
 
@@ -235,6 +236,15 @@ def test_a_combiner_shrinks_what_travels(adk, combine):
     same(plain, small)
     assert plain.columns["n"].sum() == 98 * 3341
     assert small.nbytes_shuffled < plain.nbytes_shuffled / 100
+
+
+@pytest.mark.parametrize("firsts", [[0, 0], [-1, 1], [0, 10**9]])
+def test_a_combiner_that_names_no_rows(adk, firsts):
+    def combine(keys, values):
+        return firsts, {"n": np.ones(2)}
+
+    with pytest.raises(BlockError, match="first rows that do not ascend, or are none"):
+        mdio.map_reduce(adk["dcd"], map=programs.bins, reduce=programs.total, combine=combine)
 
 
 class _Speeds:

@@ -95,7 +95,9 @@ class Dihedrals(Kernel):
                     labels += [label] if self.degrees else [f"cos({label})", f"sin({label})"]
         if not quads:
             raise PlanError(f"no residue of {self.select!r} has the angles {list(names)}")
-        indices = system.to_layout_indices(np.array(quads, dtype=np.int64).ravel(), self.select)
+        indices = system.to_layout_indices(
+            np.array(quads, dtype=np.int64).ravel(), f"of {self.select!r}"
+        )
         atoms, rows = np.unique(indices, return_inverse=True)
         function = partial(
             degrees_of_block if self.degrees else dihedrals_of_block,
@@ -164,7 +166,7 @@ class _Chains:
         if not len(before) or not system.layout.info.n_frames:
             return np.zeros(len(before), bool)
         ends = np.concatenate([self._atom["C"][before], self._atom["N"][after]])
-        frame = system.frame(0, system.to_layout_indices(ends, "the backbone"))
+        frame = system.frame(0, system.to_layout_indices(ends, "of the backbone"))
         carbon, nitrogen = np.split(frame.positions[0], 2)
         box = frame.box[0] if self._periodic and frame.box[0].any() else None
         is_skewed = bool(are_skewed(frame.box)[0])

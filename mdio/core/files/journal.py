@@ -155,11 +155,11 @@ class Journal:
             if not is_trusted_record(os.fstat(self._fd), self.path.parent):
                 raise OSError(errno.EPERM, "it belongs to another user", str(self.path))
             records, self._end = read_journal(self.path)
+            os.ftruncate(self._fd, self._end)
             if not records:
                 self._end = write_all(self._fd, 0, MAGIC)
                 self._append(Record(0, 0, dict(values)))
                 records = read_journal(self.path)[0]
-            os.ftruncate(self._fd, self._end)
         except BaseException:
             os.close(self._fd)
             raise
@@ -397,6 +397,10 @@ def describe_change(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | Non
     return describe_changed_options(old.get("recipe", {}), new.get("recipe", {})) or difference
 
 
+MAX_TEXT_LETTERS = 80
+"""Letters of a value in a message, about where two differ."""
+
+
 def _date(time_ns: int) -> str:
     return datetime.fromtimestamp(time_ns / 1e9).isoformat(" ", "milliseconds")
 
@@ -404,7 +408,7 @@ def _date(time_ns: int) -> str:
 def describe_changed_options(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     """Return the options that differ, and how."""
     differences = (_difference(old.get(name), new.get(name), name) for name in {**old, **new})
-    return ", ".join(text.replace("null", "not given") for text in differences if text is not None)
+    return ", ".join(text for text in differences if text is not None)
 
 
 def _difference(old: Any, new: Any, name: str = "") -> str | None:
@@ -417,9 +421,16 @@ def _difference(old: Any, new: Any, name: str = "") -> str | None:
         pairs = enumerate(zip_longest(old, new))
         differences = (_difference(*pair, f"{name} {number}") for number, pair in pairs)
     else:
-        old_text, new_text = json.dumps(old)[:80], json.dumps(new)[:80]
-        if json.dumps(old) == json.dumps(new):
+        texts = ["not given" if value is None else json.dumps(value) for value in (old, new)]
+        if texts[0] == texts[1]:
             return None
+        begin = 0
+        if max(map(len, texts)) > MAX_TEXT_LETTERS:
+            n_equal = next(n for n, (a, b) in enumerate(zip_longest(*texts)) if a != b)
+            begin = max(0, n_equal - MAX_TEXT_LETTERS // 2)
+        old_text, new_text = (
+            "..." * bool(begin) + text[begin : begin + MAX_TEXT_LETTERS] for text in texts
+        )
         if name.endswith(", mtime_ns") and isinstance(old, int) and isinstance(new, int):
             name, old_text, new_text = name.removesuffix(", mtime_ns"), _date(old), _date(new)
             return f"{name}: last changed {old_text} then, {new_text} now"

@@ -342,25 +342,15 @@ def free_memory() -> int:
 
 INDEX_ENDING = ".mdio-index"
 """Ending of the name of a frame index (`mdio.core.files.index`)."""
-MIN_BUFFER_NBYTES, MAX_BUFFER_NBYTES = 64 << 10, 4 << 20
+MIN_SLICE_NBYTES, MAX_SLICE_NBYTES = 64 << 10, 4 << 20
 """Limits of one write or copy: small enough for the cache of one core, unless the file system
 prefers larger writes (NFS and Lustre say so in st_blksize). Elsewhere, writes of 128 KiB and more
 took up to five times as long in the kernel: the page cache then asks for larger runs of memory."""
-COPY_UNSUPPORTED = {
-    errno.ENOSYS,
-    errno.EXDEV,
-    errno.EINVAL,
-    errno.EOPNOTSUPP,
-    errno.EPERM,
-    errno.EBADF,
-}
-"""Errors of copy_file_range where it does not work: old kernels, two file systems, network file
-systems, filters of containers."""
 
 
 def _preferred_nbytes(target: int) -> int:
     """Return the size of writes that the file system of an open file prefers, within limits."""
-    return min(max(os.fstat(target).st_blksize, MIN_BUFFER_NBYTES), MAX_BUFFER_NBYTES)
+    return min(max(os.fstat(target).st_blksize, MIN_SLICE_NBYTES), MAX_SLICE_NBYTES)
 
 
 def _read_source(source: int, buffer: memoryview, offset: int) -> int:
@@ -422,9 +412,7 @@ def copy_bytes(source: int, offset: int, nbytes: int, target: int, target_offset
                 n_copied = os.copy_file_range(
                     source, target, nbytes - n_done, offset + n_done, target_offset + n_done
                 )
-            except OSError as error:
-                if error.errno not in COPY_UNSUPPORTED:
-                    raise
+            except OSError:  # an old kernel, two file systems; others come again, of either file
                 in_kernel = False
                 continue
             if n_copied == 0:  # the end, or a file system that fails without an error

@@ -99,9 +99,9 @@ class RemotePath(PosixPath):
         raise SourceError(f"{self}: folders of stores are not listed; copy it here")
 
     def open(self, mode: str = "r", *_: Any, **__: Any) -> Any:
-        """Return a file object that reads; raises PlanError for any other mode."""
+        """Return a file object that reads bytes; raises PlanError for any other mode."""
         if mode != "rb":
-            raise PlanError(f"{self}: an object of a store cannot be opened for writing")
+            raise PlanError(f"{self}: objects of stores are opened to read bytes, not as {mode!r}")
         return ObjectFile(RemoteObject(self))
 
     def read_bytes(self) -> bytes:

@@ -45,6 +45,23 @@ def journal(temporary):
     return journal_path(temporary)
 
 
+def test_the_space_reserved_for_it_stays(temporary):
+    """Its first pieces find room on a disk that is full by then."""
+    with Journal(temporary, SAID):
+        status = journal_path(temporary).stat()
+    if status.st_blocks:  # the file system can reserve
+        assert 512 * status.st_blocks >= journals.RESERVED_NBYTES
+
+
+def test_what_differs_far_in_a_long_text_is_shown():
+    begin = "x" * 200
+    difference = journals.describe_changed_options({"top": begin + "a"}, {"top": begin + "b"})
+    assert difference == f'top: ...{"x" * 40}a" then, ...{"x" * 40}b" now'
+    assert journals.describe_changed_options({"top": "null.pdb"}, {}) == (
+        'top: "null.pdb" then, not given now'
+    )
+
+
 def test_what_was_added_is_read_again(journal, temporary):
     said, *found = read_journal(journal)[0]
     assert said.values == SAID
@@ -171,7 +188,7 @@ def test_what_is_no_journal_tells_nothing(journal, temporary):
     [
         ({"version of mdio": "2", "plan": {"chunk": [4, 2]}}, 'version of mdio: "1" then, "2" now'),
         ({"version of mdio": "1", "plan": {"chunk": [4, 3]}}, "plan, chunk 1: 2 then, 3 now"),
-        ({"version of mdio": "1", "plan": {"chunk": [4]}}, "plan, chunk 1: 2 then, null now"),
+        ({"version of mdio": "1", "plan": {"chunk": [4]}}, "plan, chunk 1: 2 then, not given now"),
         ({"version of mdio": "1"}, "plan: "),
     ],
 )
