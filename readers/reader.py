@@ -253,8 +253,6 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
         (F, A, 3) float32 array
             Angstrom; the axes in the order `order`.
         """
-        if self.transformations:
-            return np.asarray(super().timeseries(asel, atomgroup, start, stop, step, order))
         if asel is not None:
             warnings.warn(
                 "asel argument to timeseries will be renamed to 'atomgroup'",
@@ -265,7 +263,14 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
                 raise ValueError("Cannot provide both asel and atomgroup kwargs")
             atomgroup = asel
         frames, atoms = self._check_selection(atomgroup, (start, stop, step), order)
-        coordinates = self._cache.positions(frames, atoms)
+        if self.transformations:  # they may depend on the frames before
+            n_atoms = self.n_atoms if atoms is None else len(atoms)
+            coordinates = np.empty((len(frames), n_atoms, 3), np.float32)
+            # A range's stop of -1, before frame 0, would as a slice be the last frame.
+            for row, ts in enumerate(self[list(frames)]):
+                coordinates[row] = ts.positions if atoms is None else ts.positions[atoms]
+        else:
+            coordinates = self._cache.positions(frames, atoms)
         self.rewind()
         return np.moveaxis(coordinates, ["fac".index(axis) for axis in order], [0, 1, 2])
 

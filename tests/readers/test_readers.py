@@ -346,6 +346,17 @@ def test_transformations_and_dimensions(adk, outputs):
         assert_array_equal(u.trajectory.timeseries(stop=5), v.trajectory.timeseries(stop=5))
 
 
+def test_timeseries_with_transformations_backwards_to_the_first_frame(pair):
+    from MDAnalysis.transformations import translate
+
+    ours, theirs = pair
+    ours.trajectory.add_transformations(translate([1, 2, 3]))
+    some = [3, 40]
+    expected = [ts.positions[some] + np.float32([1, 2, 3]) for ts in theirs.trajectory][::-7]
+    found = ours.trajectory.timeseries(ours.atoms[some], step=-7)
+    assert_array_equal(found, np.array(expected, np.float32))
+
+
 def test_a_list_of_outputs_is_chained(adk, outputs):
     u = mda.Universe(str(adk["psf"]), [str(outputs["zarr"]), str(outputs["h5md"])])
     assert len(u.trajectory) == 196
