@@ -72,7 +72,9 @@ def measure_codec_shares(
         step = precision
     if precision == "none" or storage.compression not in (None, "auto"):
         return {}
-    if step is None or not step > 0 or not nbytes_per_atom or info.n_frames * info.n_atoms == 0:
+    if step is None or not nbytes_per_atom or info.n_frames * info.n_atoms == 0:
+        return {}
+    if not 0 < step < np.inf:  # the plan refuses it
         return {}
     quantised_format = QuantisedFormat(step, "xtc" if step is info.precision else "step")
     max_frames = max(BITPACK_FRAMES, min(MAX_RIGID_FRAMES, SAMPLE_NBYTES // info.frame_nbytes))

@@ -65,7 +65,8 @@ def non_defaults(options: Any) -> Iterator[tuple[Field[Any], Any]]:
     for option in fields(options):
         value, default = getattr(options, option.name), _default(option)
         is_default = type(value) is type(default) and value == default
-        if not is_default and not (isinstance(value, Sized) and not len(value)):
+        is_scalar = getattr(value, "ndim", None) == 0  # np.array(3), whose type has a length
+        if not is_default and (is_scalar or not isinstance(value, Sized) or len(value)):
             yield option, value
 
 

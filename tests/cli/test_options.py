@@ -202,6 +202,8 @@ def test_numbers_of_numpy_are_numbers(tmp_path):
     with mdio.Writer(tmp_path / "b.zarr", precision=np.float32(0.1)) as writer:
         writer.write_block(np.ones((2, 3, 3)))
     assert mdio.open(tmp_path / "b.zarr").info.precision == 0.1
+    mdio.split(DCD, tmp_path / "c.segments", n_segments=np.array(3))
+    assert len(list((tmp_path / "c.segments").rglob("*.dcd"))) == 3
 
 
 @pytest.mark.parametrize("name", ["a.zarr", "a.h5md", "a.xtc"])
@@ -210,6 +212,13 @@ def test_steps_that_float32_does_not_hold_are_refused(tmp_path, name):
         with pytest.raises(PlanError, match="--precision is 1e-09: float32 holds no such steps"):
             mdio.convert(DCD, tmp_path / name, precision=step)
     assert mdio.convert(DCD, tmp_path / name, precision=1e-6, stop=2).n_frames == 2
+
+
+@pytest.mark.parametrize("step", [np.inf, np.nan, 0, -1])
+@pytest.mark.parametrize("name", ["a.zarr", "a.h5md", "a.xtc"])
+def test_a_step_is_a_positive_number(tmp_path, name, step):
+    with pytest.raises(PlanError, match=f"--precision (is )?{step}"):
+        mdio.convert(DCD, tmp_path / name, precision=step)
 
 
 def test_the_suffix_of_an_output_comes_before_the_layout_of_a_recipe(tmp_path, capsys):
