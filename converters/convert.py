@@ -23,6 +23,7 @@ from mdio.converters.options import (
 )
 from mdio.converters.periodic import TransformedLayout, notes_on_cut, notes_on_transform
 from mdio.converters.selection import (
+    PDB_NAME_LETTERS,
     check_not_truncated,
     choose_atoms,
     notes_on_cut_names,
@@ -224,8 +225,10 @@ def plan_conversion(
         selected_atoms.universe = None  # so that no topology is written beside the output
     elif needs_topology_beside and selected_atoms.source_topology is not None:
         selected_atoms.universe = stored_universe(selected_atoms.source_topology, source)
-    if needs_topology_beside and not is_structure(target, storage.to):
-        transform_notes += notes_on_cut_names(selected_atoms)
+    if needs_topology_beside and storage.topology and not is_structure(target, storage.to):
+        transform_notes += notes_on_cut_names(
+            selected_atoms.topology, "the matching topology", PDB_NAME_LETTERS
+        )
     if repaired is not None:
         topology = repaired.meta.topology or topology
         repaired.meta = replace(repaired.meta, topology=topology)

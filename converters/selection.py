@@ -260,20 +260,38 @@ class SelectedAtoms:
         return atoms if group is None else atoms[self.groups[group]]
 
 
-def notes_on_cut_names(selected_atoms: SelectedAtoms) -> list[str]:
-    """Return a note if names are longer than the topology beside an output, a PDB, holds."""
-    if selected_atoms.universe is None:
+def notes_on_cut_names(
+    topology: Topology | None, holder: str, n_letters: int, *, holds_segments: bool = True
+) -> list[str]:
+    """Return notes if names are longer than a file of a topology holds.
+
+    `holder`: how the note calls the file. `n_letters`: of the name of an atom, a residue or a
+    segment. That the names of segments are cut is told only where some are then the same:
+    MDAnalysis gives those of a TPR long names.
+    """
+    if topology is None:
         return []
-    atoms = selected_atoms.atom_group()
-    names = [*getattr(atoms, "names", ()), *getattr(atoms.residues, "resnames", ())]
-    long_names = [name for name in dict.fromkeys(names) if len(str(name)) > PDB_NAME_LETTERS]
-    if not long_names:
-        return []
-    return [
-        f"the matching topology holds {PDB_NAME_LETTERS} letters of a name, and "
-        f"{plural(len(long_names), 'name')} of atoms or residues have more, such as "
-        f"{long_names[0]}; h5md and zarr hold them in full"
-    ]
+    notes = []
+    columns = filter(None, map(topology.texts, ("names", "resnames")))
+    names = dict.fromkeys(name for column in columns for name in column.values())
+    long_names = [name for name in names if len(name) > n_letters]
+    if long_names:
+        notes.append(
+            f"{holder} holds {n_letters} letters of a name, and "
+            f"{plural(len(long_names), 'name')} of atoms or residues have more, such as "
+            f"{long_names[0]}; h5md and zarr hold them in full"
+        )
+    segids = topology.texts("segids") if holds_segments else None
+    first_names: dict[str, str] = {}
+    for name in () if segids is None else segids.values():
+        first_name = first_names.setdefault(name[:n_letters], name)
+        if first_name != name:
+            notes.append(
+                f"{holder} holds {n_letters} letters of the name of a segment: {first_name} and "
+                f"{name} become {name[:n_letters]}; h5md and zarr hold them in full"
+            )
+            break
+    return notes
 
 
 def choose_atoms(

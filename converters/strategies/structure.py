@@ -10,7 +10,12 @@ from types import MappingProxyType
 from typing import Any
 
 from mdio.converters.options import ConversionOptions, ConvertResult, Progress
-from mdio.converters.selection import SelectedAtoms, stored_universe
+from mdio.converters.selection import (
+    PDB_NAME_LETTERS,
+    SelectedAtoms,
+    notes_on_cut_names,
+    stored_universe,
+)
 from mdio.converters.strategies.conversion import Conversion
 from mdio.converters.strategies.job import Job
 from mdio.core.errors import OutputError, PlanError
@@ -22,6 +27,8 @@ from mdio.parallel.executors import Executor
 
 STRUCTURE_PRECISIONS = MappingProxyType({".gro": 0.01, ".pdb": 0.001})
 """Step of positions in these files by suffix, in angstrom."""
+NAME_LETTERS = MappingProxyType({".gro": 5, ".pdb": PDB_NAME_LETTERS})
+"""Letters of the name of an atom or a residue that these files hold."""
 ATOM_NBYTES = MappingProxyType({".gro": 69, ".pdb": 113})
 """Most bytes of an atom: in GRO with velocities, in PDB a line and one of its bonds."""
 HEADER_NBYTES = 1000
@@ -67,6 +74,12 @@ class StructureConversion(Conversion):
         notes = [f"positions are rounded to steps of {STRUCTURE_PRECISIONS[suffix]:g} angstrom"]
         if left_out := present[len(fields) :]:
             notes.append(f"{suffix[1:]} holds no {' and no '.join(left_out)}: left out")
+        notes += notes_on_cut_names(
+            job.selected_atoms.topology,
+            suffix[1:],
+            NAME_LETTERS[suffix],
+            holds_segments=suffix == ".pdb",
+        )
         plan = job.plan.replace(
             layout=suffix[1:],
             container=suffix[1:],

@@ -63,6 +63,28 @@ def test_the_title_has_time_and_step(tmp_path, suffix):
     assert title.endswith(f"t= 400.00003 step= {step}") and out.read_text().count("t= ") == 1
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_names_that_are_cut_are_told(tmp_path):
+    universe = mda.Universe.empty(
+        4, n_residues=2, n_segments=2, atom_resindex=[0, 0, 1, 1], residue_segindex=[0, 1]
+    )
+    universe.add_TopologyAttr("names", ["C1", "OXYG1", "OXYGEN2", "HA"])
+    universe.add_TopologyAttr("resnames", ["LIG", "LIG"])
+    universe.add_TopologyAttr("segids", ["CHAIN_A", "CHAIN_B"])
+    universe.load_new(np.ones((1, 4, 3), np.float32))
+    universe.atoms.write(str(tmp_path / "a.xtc"))
+
+    def notes(suffix):
+        done = mdio.convert(tmp_path / "a.xtc", tmp_path / f"frame.{suffix}", top=universe)
+        return [note for note in done.notes if "letters" in note]
+
+    name, segment = notes("pdb")
+    assert "4 letters" in name and "2 names" in name and "OXYG1" in name
+    assert "CHAIN_A and CHAIN_B become CHAI" in segment
+    (name,) = notes("gro")
+    assert "5 letters" in name and "1 name " in name and "OXYGEN2" in name
+
+
 def test_molecules_made_whole(tmp_path):
     options = as_options({"pbc": "whole"}) | {
         "top": TPR,

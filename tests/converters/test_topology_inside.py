@@ -319,3 +319,13 @@ def test_names_that_the_topology_beside_cuts_are_told(tmp_path):
     assert not notes("c.dcd", select=[0, 3])
     assert not notes("b.zarr", select=[0, 1, 2])
     assert list(mda.Universe(tmp_path / "b.zarr").atoms.names) == ["C1", "OXYGEN1", "OXYGEN2"]
+
+
+def test_segments_that_become_one_in_the_topology_beside_are_told(tmp_path):
+    def notes(select):
+        result = mdio.convert(XTC, tmp_path / "a.dcd", top=TPR, select=select, force=True)
+        return [note for note in result.notes if "4 letters" in note]
+
+    (note,) = notes("protein or resname NA+")
+    assert "seg_0_AKeco and seg_2_NA+ become seg_" in note
+    assert not notes("protein")  # 'seg_0_AKeco' is cut, and is still the only one
