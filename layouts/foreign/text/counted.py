@@ -2,9 +2,10 @@
 
 Extended XYZ (https://github.com/libAtoms/extxyz) has in its comment the columns
 (``Properties``), the three vectors of the cell (``Lattice``) and which of them are periodic
-(``pbc``). GRO (https://manual.gromacs.org/current/reference-manual/file-formats.html#gro) has
-columns of the width of its first line (``-ndec``); times and steps are in titles, as ``t=`` and
-``step=``. AMBER's (https://ambermd.org/FileFormats.php#trajectory) have a title, then numbers of
+(``pbc``). CP2K has in it step and time, in fs. GRO
+(https://manual.gromacs.org/current/reference-manual/file-formats.html#gro) has columns of the width
+of its first line (``-ndec``); times and steps are in titles, as ``t=`` and ``step=``. AMBER's
+(https://ambermd.org/FileFormats.php#trajectory) have a title, then numbers of
 format 10F8.3, perhaps a box; they have neither the number of atoms nor the angles of the box.
 """
 
@@ -36,6 +37,8 @@ MIN_XYZ_LINE_NBYTES = 8
 """Least bytes of a line of an atom such as ``C 0 0 0``, with its end."""
 _PAIR = re.compile(r"""([A-Za-z_][\w-]*)\s*=\s*(?:"([^"]*)"|'([^']*)'|\{([^}]*)\}|(\S+))""")
 TRUE_WORDS = ("T", "TRUE", "1")
+_CP2K = re.compile(rb"\s*i\s*=\s*(\d+),\s*time\s*=\s*(-?\d+\.\d+),\s*E\s*=")
+FS_PER_PS = 1000
 MAX_TILT = 1e-4
 """How far, in angstrom, the first vector of a cell may be from x, the second from the xy plane."""
 
@@ -51,7 +54,8 @@ class XYZ(TextFormat):
             n_atoms = integer(lines.next(), "a number of atoms")
             comment = lines.next()
             skip_atoms(lines, n_atoms, nbytes, MIN_XYZ_LINE_NBYTES)
-            yield FrameRecord(start, lines.offset, n_atoms, notes=_notes(comment))
+            fields = frozenset({"time"} if self._run(comment) else ())
+            yield FrameRecord(start, lines.offset, n_atoms, fields, notes=_notes(comment))
 
     def text_for_mdanalysis(self, raw: bytes) -> str:
         """Return the frame with the columns that MDAnalysis reads."""
@@ -68,12 +72,22 @@ class XYZ(TextFormat):
 
     def read(self, raw: bytes, n_atoms: int) -> Snapshot:
         snapshot = super().read(raw, n_atoms)
-        pairs = _comment_values(to_text(raw.split(b"\n", 2)[1]))
+        comment = raw.split(b"\n", 2)[1]
+        if run := self._run(comment):
+            snapshot.step, snapshot.time = int(run[1]), float(run[2]) / FS_PER_PS
+        pairs = _comment_values(to_text(comment))
         vectors = _lattice(pairs)
         if vectors is not None and not _is_rotated(vectors):
             box = boxes_from_vectors(vectors[np.newaxis])[0]
             snapshot.box = without_axes(box, _periodic(pairs))
         return snapshot
+
+    def _run(self, comment: bytes) -> re.Match[bytes] | None:
+        """Return step and time of a comment of CP2K, unless a time between frames is given.
+
+        Outputs were made with one before comments were read.
+        """
+        return _CP2K.match(comment) if self.options.get("dt") is None else None
 
 
 def _comment_values(comment: str) -> dict[str, str]:

@@ -234,6 +234,28 @@ def test_outputs_tell_what_of_their_source_was_made_up(tmp_path, name):
         assert layout.info.made_up == layout.notes == ()
 
 
+def test_times_and_steps_of_cp2k(tmp_path):
+    """The comments that CP2K 2023.1 wrote for steps of 2 fs, every fifth of them."""
+    path = tmp_path / "md-pos-1.xyz"
+    comments = [
+        " i =        0, time =        0.000, E =        -0.1672748717",
+        " i =        5, time =       10.000, E =        -0.1670503535",
+        " i =       10, time =       20.000, E =        -0.1664746041",
+    ]
+    path.write_text("".join(f"       1\n{comment}\n Ar 0.1 0.2 0.3\n" for comment in comments))
+    with open_layout(path) as layout:
+        block = layout.read(0, 3)
+        assert not any("times" in note for note in layout.info.flaws.made_up)
+    assert block.time.tolist() == [0, 0.01, 0.02] and block.step.tolist() == [0, 5, 10]
+    with open_layout(path, dt=0.5) as layout:  # as in the manifests of older outputs
+        block = layout.read(0, 3)
+    assert block.time.tolist() == [0, 0.5, 1] and block.step.tolist() == [0, 1, 2]
+    optimised = "".join(f"1\n i = {i}, E = -0.1\n Ar 0.1 0.2 0.3\n" for i in range(2))
+    path.write_text(optimised)
+    with open_layout(path) as layout:
+        assert layout.read(0, 2).time.tolist() == [0, 1]
+
+
 @pytest.mark.parametrize(
     "name", ["PDB_multiframe", "mol2_molecules", "GRO", "XYZ_mini", "PQR_icodes"]
 )
