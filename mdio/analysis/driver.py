@@ -55,7 +55,12 @@ if TYPE_CHECKING:
     from mdio.parallel.pool import SharedRows
 
 
-@takes_options(FrameOptions, CachedReadOptions, further_names=kernel_options)
+@takes_options(
+    FrameOptions,
+    CachedReadOptions,
+    further_names=kernel_options,
+    replacements={"to_select": "to", "ref_frame": "reference"},  # names on the command line
+)
 def analyze(
     trajectory: Trajectory,
     *,

@@ -143,7 +143,9 @@ def atom_weights(
         return None
     if isinstance(weights, str):
         if weights != "mass":
-            raise PlanError(f"the weights are {weights!r}; give 'mass' or a number for each atom")
+            raise PlanError(
+                f"the weights are {weights!r}; give 'mass', None or a number for each atom"
+            )
         try:
             values = system.masses(atoms)
             if not values.any():

@@ -369,6 +369,9 @@ def test_options_of_a_kernel_that_is_given_by_name(adk):
     for wrong, says in (
         ({"kernel": "rmsf", "superpos": True}, "did you mean 'superpose'"),
         ({"kernel": "rmsf", "dims": "x"}, "no option 'dims'; it has .*superpose"),
+        ({"kernel": "rmsd", "ref_frame": 5}, "no option 'ref_frame'; give reference"),
+        ({"kernel": "pairs", "to_select": "name N"}, "no option 'to_select'; give to"),
+        ({"kernel": "rgyr", "weights": "none"}, "'mass', None or a number"),
         ({"kernel": mdio.RMSF(), "superpose": True}, r"write RMSF\(superpose=True\) and leave out"),
         ({"kernel": _height, "superpose": True}, "no option 'superpose'"),
         ({"kernel": mdio.RMSF, "superpose": True}, r"call it: kernel=RMSF"),
