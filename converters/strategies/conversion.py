@@ -216,11 +216,13 @@ class Conversion:
             last = self.n_reused_frames - 1
             times_of_pieces.insert(0, (last, self.view.read(last, last + 1, atoms=()).time))
         numbers = [start + np.arange(len(times)) for start, times in times_of_pieces]
+        n_known = sum(len(times) for times in self._times.values())  # of copied frames, few
         return notes_on_times(
             np.concatenate([np.empty(0), *(times for _, times in times_of_pieces)]),
             np.concatenate([np.empty(0, np.int64), *numbers]),
             n_files=len(self.job.files) if self.extended is None else 2,
             lacks_first_frame=bool(len(self.view.frames) and self.view.frames[0]),
+            lacks_frames=n_known < self.plan.n_frames - self.n_reused_frames,
         )
 
     def expected(self) -> ViewLayout:

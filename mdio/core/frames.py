@@ -209,11 +209,13 @@ def notes_on_times(
     *,
     n_files: int = 1,
     lacks_first_frame: bool = False,
+    lacks_frames: bool = False,
 ) -> tuple[str, ...]:
     """Return a note where times, (F,) in ps, repeat or go back; none if they are all the same.
 
     `frame`: numbers of the frames; by default from 0. `n_files`: how many files they are from.
-    `lacks_first_frame`: whether the trajectory's first frame is not among them.
+    `lacks_first_frame`: whether the trajectory's first frame is not among them. `lacks_frames`:
+    whether others are not, so that more times than these may go back.
     """
     intervals_ps = np.diff(time)
     unordered = np.flatnonzero(intervals_ps <= 0) + 1
@@ -223,6 +225,8 @@ def notes_on_times(
     number = first if frame is None else int(frame[first])
     n_unordered = len(unordered)
     count_text = f" ({plural(n_unordered, 'such frame')})" if n_unordered > 1 else ""
+    if lacks_frames:
+        count_text = f" (at least {plural(n_unordered, 'such frame')})"
     advice = (
         "; if its source is several runs put into one file, give their files one by one, which are "
         "joined by their times, each frame once"
