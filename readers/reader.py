@@ -87,9 +87,12 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
 
     @staticmethod
     def _format_hint(source: Any) -> bool:
-        """Claim all paths in a store: readers for files would fail with unclear errors."""
+        """Claim all paths in a store, for which readers for files fail with unclear errors.
+
+        References, too, which have no reader of their own.
+        """
         if not is_remote(source):
-            return False
+            return _is_unclaimed(source, ".refs")
         reader = _READERS.get(PurePath(source).suffix[1:].upper())
         return reader is None or reader.__module__.partition(".")[0] in ("MDAnalysis", "mdio")
 
@@ -360,7 +363,8 @@ class StoredTopologyParser(TopologyReaderBase):  # type: ignore[misc]
 
     @staticmethod
     def _format_hint(source: Any) -> bool:
-        return any(reader._format_hint(source) for reader in (ZarrReader, H5MDReader))
+        hints = (reader._format_hint(source) for reader in (ZarrReader, H5MDReader))
+        return any(hints) or _is_unclaimed(source, ".refs")
 
     def parse(self, group: str | None = None, n_atoms: int | None = None, **_: Any) -> Topology:
         """Return the topology of all atoms, or of those of a stored group.

@@ -10,7 +10,7 @@ import mdio
 from mdio.readers.reader import ZarrReader
 
 
-@pytest.mark.parametrize("suffix", [".zarr", ".segments"])
+@pytest.mark.parametrize("suffix", [".zarr", ".segments", ".refs"])
 def test_a_path_where_nothing_is_is_told_so(tmp_path, suffix):
     path = tmp_path / f"nope{suffix}"
     for files in ((PSF, path), (PSF, str(path)), (path,)):
@@ -22,6 +22,13 @@ def test_a_folder_that_is_none_is_told_of(tmp_path):
     (tmp_path / "a.zarr").mkdir()
     with pytest.raises(OSError, match=r"a\.zarr: it has no zarr\.json"):
         mda.Universe(PSF, tmp_path / "a.zarr")
+
+
+def test_references_need_no_format(tmp_path, adk):
+    mdio.convert(adk["dcd"], tmp_path / "a.refs")
+    expected = mda.Universe(PSF, adk["dcd"]).trajectory[7].positions
+    for files in ((PSF, tmp_path / "a.refs"), (str(tmp_path / "a.refs"),)):
+        assert (mda.Universe(*files).trajectory[7].positions == expected).all()
 
 
 def test_what_others_read_stays_theirs(tmp_path, adk, monkeypatch):
