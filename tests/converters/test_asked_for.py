@@ -93,6 +93,18 @@ def test_what_is_no_path_is_told_so(adk, tmp_path):
             mdio.convert(source, tmp_path / "a.zarr")
         with pytest.raises(PlanError, match="is not a path"):
             mdio.analyze(source, kernel="rmsd")
+
+    class Unread:
+        """Stands in for a reader of MDAnalysis, which iterating reads as a whole."""
+
+        n_frames = 10**9
+
+        def __iter__(self):
+            raise AssertionError
+
+    for source in (universe, universe.atoms[:3], universe.trajectory, Unread()):
+        with pytest.raises(PlanError, match=r"give that of its trajectory.*Universe as top="):
+            mdio.convert(source, tmp_path / "a.zarr")
     result = mdio.convert((path for path in [adk["dcd"]]), tmp_path / "a.zarr", stop=3)
     assert result.n_frames == 3
 

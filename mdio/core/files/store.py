@@ -40,6 +40,12 @@ def path_list(paths: Paths) -> list[AnyPath]:
             f"trajectories by label ({', '.join(map(str, paths))}) where one was expected; give "
             "each by itself, or put all into one output with mdio.convert_ensemble and give that"
         )
+    # A reader of MDAnalysis would otherwise read all its frames.
+    if hasattr(getattr(getattr(paths, "universe", paths), "trajectory", paths), "n_frames"):
+        raise PlanError(
+            f"{paths!r} is not a path; give that of its trajectory, which is in universe.trajectory"
+            ".filename, and the Universe as top="
+        )
     path_items: list[Any] = [paths]
     is_single = isinstance(paths, str | bytes | os.PathLike) or hasattr(paths, "readline")
     if isinstance(paths, Iterable) and not is_single:
