@@ -512,6 +512,8 @@ class Layout(Closable, ABC):
         self, out: FrameBlock, n_frames: int, n_atoms: int, info: TrajectoryInfo
     ) -> None:
         """Raise an error unless a run of frames can be read into `out`."""
+        if not isinstance(out, FrameBlock):
+            raise TypeError(f"out is of {type(out).__name__}; give an mdio.FrameBlock")
         positions, velocities, forces = out.positions, out.velocities, out.forces
         if len(positions) != n_frames or positions.shape[1] != n_atoms:
             shape_text = f"{out.n_frames} frames of {out.n_atoms} atoms"

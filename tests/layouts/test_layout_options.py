@@ -202,6 +202,8 @@ def test_what_is_no_path_and_no_number_is_told(make):
             with pytest.raises(PlanError, match="is not a path; give"):
                 wrong()
     with mdio.open(path) as layout:
+        with pytest.raises(TypeError, match=r"give an mdio\.FrameBlock"):
+            layout.read(0, 1, out=np.empty((1, layout.info.n_atoms, 3), np.float32))
         for run in ((1.0, 2.0), ("0", "1"), (0, None)):
             with pytest.raises(FrameRangeError, match="give whole numbers from 0 to 4"):
                 layout.read(*run)
