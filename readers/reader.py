@@ -249,7 +249,8 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
 
         Parameters and the result are those of `MDAnalysis.coordinates.base.ProtoReader.timeseries`;
         if transformations were added, they are applied frame by frame, as there. The trajectory
-        is rewound at the end, as there, too.
+        is rewound at the end, as there, too. MDAnalysis' readers of DCD and of memory have another
+        default, ``order="afc"``: code for these states the order.
 
         Returns
         -------
