@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from mdio.layouts.writer import EncodedChunk
 
 
+MAX_KEPT_OPEN = 16
+"""Segments that stay open once they were read: frames in any order need them again."""
 MAX_OPENED_AHEAD = 24
 """Segments in a store whose openings are prefetched at the same time."""
 MAX_AHEAD_SPAN = 48
@@ -46,11 +48,11 @@ MAX_AHEAD_SPAN = 48
 
 
 class SegmentsLayout(Layout):
-    """A folder of segments, opened one at a time.
+    """A folder of segments, opened as they are read.
 
     Its information comes from the manifest and the first undamaged segment, so that opening takes
     as long for ten segments as for ten thousand, and ranks do not all open every file. Open are the
-    segment that was read last and, where later reads were announced, the next ones. Bytes are
+    segments that were read last and, where later reads were announced, the next ones. Bytes are
     compared with their checksums as they are read. If another output takes the folder's name
     meanwhile, opening a further segment raises CorruptLayoutError.
     """
@@ -140,19 +142,18 @@ class SegmentsLayout(Layout):
         return self._segment(0).info
 
     def _segment(self, number: int, *, is_prefetched: bool = False) -> Layout:
-        """Return an opened segment, and close the one before; those opened ahead stay open."""
+        """Return an opened segment; of those that are not opened ahead a few stay open."""
         open_layouts = self._open_layouts
-        if number not in open_layouts:
-            open_layouts[number] = self._open_segment(number)
+        layout = open_layouts.pop(number, None) or self._open_segment(number)
+        open_layouts[number] = layout  # behind all that were read before
         if is_prefetched:
             self._prefetched.add(number)
         else:
             self._prefetched = {n for n in self._prefetched if number < n < number + MAX_AHEAD_SPAN}
-            for other_number in [
-                n for n in open_layouts if n != number and n not in self._prefetched
-            ]:
+            others = [n for n in open_layouts if n not in self._prefetched]
+            for other_number in others[:-MAX_KEPT_OPEN]:
                 open_layouts.pop(other_number).close()
-        return open_layouts[number]
+        return layout
 
     def _open_segment(self, number: int, *, verify: bool = True) -> Layout:
         """Open a segment, which the caller closes; raises CorruptLayoutError."""

@@ -25,6 +25,7 @@ from mdio.core.files.publish import publish
 from mdio.core.files.span_checksums import total_and_row_checksums
 from mdio.layouts.plan import WriteOptions
 from mdio.layouts.registry import open_layout
+from mdio.layouts.segments import layout as segments_layout
 from mdio.layouts.segments.files import even_split
 from mdio.layouts.segments.layout import SegmentsLayout
 from mdio.layouts.segments.writer import SegmentsWriter
@@ -153,7 +154,9 @@ def test_at_most_256_files_in_a_folder(tmp_path):
         assert layout.read(0, 300).n_frames == 300
 
 
-def test_one_segment_is_open_at_a_time(tmp_path):
+def test_the_segments_read_last_stay_open(tmp_path, monkeypatch):
+    """Frames in any order open them once; more than that do not stay open."""
+    monkeypatch.setattr(segments_layout, "MAX_KEPT_OPEN", 3)
     write_segments(tmp_path / "a", random_block(40), segments=20, container="dcd")
     layout = SegmentsLayout(tmp_path / "a")
 
@@ -169,7 +172,10 @@ def test_one_segment_is_open_at_a_time(tmp_path):
     assert layout.info.n_frames == 40
     assert len(opened()) == 1
     layout.read(0, 40)
-    assert len(opened()) == 1 and opened()[0].endswith("seg-000019.dcd")
+    assert sorted(link[-6:] for link in opened()) == ["17.dcd", "18.dcd", "19.dcd"]
+    for frame in (35, 38, 1, 35):
+        layout.read(frame, frame + 1)
+    assert sorted(link[-6:] for link in opened()) == ["00.dcd", "17.dcd", "19.dcd"]
     layout.close()
     assert opened() == []
 
