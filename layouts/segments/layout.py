@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from mdio.core.blocks import FrameRuns, runs_in_parts
 from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.core.files.in_flight import Opening
-from mdio.core.files.reading import OpenFile
+from mdio.core.files.reading import OpenFile, handles_allowed
 from mdio.core.files.remote.outputs import Redirect
 from mdio.core.frames import AtomIndices, Flaws, FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c
@@ -151,7 +151,7 @@ class SegmentsLayout(Layout):
         else:
             self._prefetched = {n for n in self._prefetched if number < n < number + MAX_AHEAD_SPAN}
             others = [n for n in open_layouts if n not in self._prefetched]
-            for other_number in others[:-MAX_KEPT_OPEN]:
+            for other_number in others[: -handles_allowed(MAX_KEPT_OPEN)]:
                 open_layouts.pop(other_number).close()
         return layout
 

@@ -39,7 +39,7 @@ from mdio.layouts.registry import open_layout
 from mdio.layouts.views import KEEP_ALL, check_overlap
 from mdio.layouts.views.joining import Joining, join
 
-MAX_OPEN = 4  # sources that are open at the same time, since file handles are limited
+MAX_OPEN = 16  # sources that are open at the same time, since file handles are limited
 
 
 class ChainLayout(Layout):

@@ -196,7 +196,8 @@ def times_opened():
 
 
 @pytest.mark.parametrize("kind", [_Counted, _OfTwos])
-def test_members_are_opened_once_to_be_known(counted, kind):
+def test_members_are_opened_once_to_be_known(counted, kind, monkeypatch):
+    monkeypatch.setattr("mdio.layouts.views.chain.MAX_OPEN", 4)
     with ChainLayout([kind(path) for path in counted]) as chain:
         assert chain.info.n_frames == 39
         for _ in range(3):
