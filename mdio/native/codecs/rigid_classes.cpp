@@ -19,17 +19,38 @@ constexpr int PEAK_BINS = 3;  // bins that go with a peak
 constexpr int64_t MAX_DISTANCES = 5000;  // distances, to know their mean
 constexpr size_t MAX_SAMPLED = 10000;  // atoms, to know their quartiles
 
+// How often models are used, by the atoms of a group and of those that share them.
+class Uses {
+  public:
+    Uses(const AtomModels& models, size_t n_atoms) : counts_((n_atoms + GROUP - 1) / GROUP), n_atoms_(n_atoms) {
+        for (size_t group = 0; group < counts_.size(); ++group) ++counts_[models.shared[group] / GROUP];
+    }
+    // Calls `work(atom, uses)` for all models.
+    template <class Work>
+    void for_each(const Work& work) const {
+        for (size_t group = 0; group < counts_.size(); ++group) {
+            if (!counts_[group]) continue;
+            const size_t end = std::min((group + 1) * GROUP, n_atoms_);
+            for (size_t i = group * GROUP; i < end; ++i) work(i, counts_[group]);
+        }
+    }
+
+  private:
+    std::vector<int32_t> counts_;
+    size_t n_atoms_;
+};
+
 // Groups of atoms with the same parent offset and about the same rigid length, found in histograms.
 class LengthGroups {
   public:
-    LengthGroups(const AtomModels& models, size_t n_atoms, int64_t min_atoms) : of_bin_(size_t(MAX_OFFSET + 1)) {
+    LengthGroups(const AtomModels& models, const Uses& uses, int64_t min_atoms) : of_bin_(size_t(MAX_OFFSET + 1)) {
         std::vector<std::vector<int32_t>> counts(size_t(MAX_OFFSET + 1));
-        for (size_t i = 0; i < n_atoms; ++i) {
-            if (!models.rigid_offset[i]) continue;
+        uses.for_each([&](size_t i, int32_t n) {
             const auto offset = size_t(models.rigid_offset[i]);
+            if (!offset) return;
             if (counts[offset].empty()) counts[offset].resize(BINS);
-            ++counts[offset][size_t(bin_of(models.rigid_length[i]))];
-        }
+            counts[offset][size_t(bin_of(models.rigid_length[i]))] += n;
+        });
         for (size_t offset = 1; offset <= size_t(MAX_OFFSET); ++offset)
             if (std::accumulate(counts[offset].begin(), counts[offset].end(), int64_t(0)) >= min_atoms)
                 find_peaks(counts[offset], min_atoms, of_bin_[offset]);
@@ -120,9 +141,10 @@ struct KeyChoice {
 
 // Offset of the nearest atom before `i` that has the same parent, at which it is at a rigid distance; 0: none.
 int64_t second_offset(const AtomModels& models, const KeyChoice& choice, int64_t i, int64_t offset) {
+    const int32_t rigid = models.rigid[models.of(size_t(i))];
     for (int64_t b = 1; b < offset; ++b) {
         const auto j = size_t(i - b);
-        if (!(models.rigid[size_t(i)] >> b & 1) || choice.parent_offsets[j] != offset - b) continue;
+        if (!(rigid >> b & 1) || choice.parent_offsets[j] != offset - b) continue;
         const int kind = kind_of(choice.keys.all[choice.numbers[j]]);
         if (kind == SWING || kind == SPHERE) return b;
     }
@@ -134,14 +156,14 @@ float circle_bits(float length) { return log2_of(6.3f * length) + 2.8f; }
 
 // For which groups coding by length pays, for all atoms of a group or none: a few frames do not suffice
 // to decide for single atoms.
-std::vector<bool> groups_that_pay(const AtomModels& models, size_t n_atoms, const LengthGroups& groups) {
+std::vector<bool> groups_that_pay(const AtomModels& models, const Uses& uses, const LengthGroups& groups) {
     std::vector<double> gains(LengthGroups::BINS);
     std::vector<bool> all(LengthGroups::BINS);
-    for (size_t i = 0; i < n_atoms; ++i) {
-        if (!models.rigid_offset[i]) continue;
+    uses.for_each([&](size_t i, int32_t n) {
+        if (!models.rigid_offset[i]) return;
         const float length = models.rigid_length[i];
-        gains[size_t(groups.find(models.rigid_offset[i], length))] += models.cost[i] + 1.5 - sphere_bits(length);
-    }
+        gains[size_t(groups.find(models.rigid_offset[i], length))] += n * (models.cost[i] + 1.5 - sphere_bits(length));
+    });
     for (size_t group = 1; group < gains.size(); ++group) all[group] = gains[group] > 0;
     return all;
 }
@@ -149,8 +171,10 @@ std::vector<bool> groups_that_pay(const AtomModels& models, size_t n_atoms, cons
 // Whether sizes of a kind differ no more than by chance in so few frames.
 bool is_one_size(const AtomModels& models, size_t n_atoms, int kind) {
     std::vector<float> sizes;
-    for (size_t i = 0; i < n_atoms; i += 1 + n_atoms / MAX_SAMPLED)
+    for (size_t atom = 0; atom < n_atoms; atom += 1 + n_atoms / MAX_SAMPLED) {
+        const size_t i = models.of(atom);
         if (models.kind[i] == kind && !models.rigid[i]) sizes.push_back(models.size[i]);
+    }
     if (sizes.empty()) return true;
     const auto quarter = [&](size_t n) { return sizes.begin() + int64_t(sizes.size() * n / 4); };
     std::nth_element(sizes.begin(), quarter(3), sizes.end());
@@ -161,23 +185,41 @@ bool is_one_size(const AtomModels& models, size_t n_atoms, int kind) {
 
 int rounded(float x) { return int(x + 1000.5f) - 1000; }  // a call of std::floor is slower
 
+// Takes the choices for a group that shares models from REPEAT atoms before, if those of the atoms before it are the
+// same, too; returns whether they are.
+bool repeat_choices(KeyChoice& choice, size_t i) {
+    constexpr size_t N = GROUP;
+    static_assert(GROUP >= MAX_OFFSET);
+    const auto same = [=](const auto& of) { return std::equal(of + i - N, of + i, of + i - N - REPEAT); };
+    const auto copy = [=](auto& of) { std::copy_n(of.begin() + i - REPEAT, N, of.begin() + i); };
+    if (!same(choice.numbers.begin()) || !same(choice.parent_offsets.begin())) return false;
+    copy(choice.numbers), copy(choice.parent_offsets), copy(choice.second_offsets);
+    return true;
+}
+
 KeyChoice choose_keys(const FramePairs& pairs, const AtomModels& models, float per_octave, bool by_spread,
                       int64_t min_atoms) {
     const auto n_atoms = size_t(pairs.n_atoms);
-    const LengthGroups groups(models, n_atoms, min_atoms);
-    const auto by_length = groups_that_pay(models, n_atoms, groups);
+    const Uses uses(models, n_atoms);
+    const LengthGroups groups(models, uses, min_atoms);
+    const auto by_length = groups_that_pay(models, uses, groups);
     KeyChoice choice;
     choice.second_offsets.assign(n_atoms, 0);
     choice.parent_offsets.resize(n_atoms);
     choice.numbers.resize(n_atoms);
     const bool one_size[] = {is_one_size(models, n_atoms, FREE), is_one_size(models, n_atoms, TIME), false};
     for (size_t i = 0; i < n_atoms; ++i) {
+        if (i % GROUP == 0 && !models.has_own(i) && one_size[TIME] && repeat_choices(choice, i)) {
+            i += GROUP - 1;
+            continue;
+        }
         const auto at = int64_t(i);
-        const float length = models.rigid_length[i];
-        const int32_t rigid_offset = models.rigid_offset[i];
+        const size_t model = models.of(i);
+        const float length = models.rigid_length[model];
+        const int32_t rigid_offset = models.rigid_offset[model];
         const int group = rigid_offset ? groups.find(rigid_offset, length) : 0;
         const int64_t second = group ? second_offset(models, choice, at, rigid_offset) : 0;
-        const bool on_circle = second && circle_bits(length) < models.cost[i];
+        const bool on_circle = second && circle_bits(length) < models.cost[model];
         int32_t offset = rigid_offset;
         Key key;
         if (on_circle) {
@@ -186,10 +228,11 @@ KeyChoice choose_keys(const FramePairs& pairs, const AtomModels& models, float p
         } else if (group && by_length[size_t(group)]) {
             key = key_of(SPHERE, group, offset, 0);
         } else {
-            const int size = one_size[models.kind[i]] ? 0 : rounded(models.size[i] * per_octave);
-            const int spread = by_spread && models.kind[i] == SWING ? rounded(log2_of(models.spread[i])) : 0;
-            key = key_of(models.kind[i], spread, size, 0);
-            offset = models.offset[i];
+            const int kind = models.kind[model];
+            const int size = one_size[kind] ? 0 : rounded(models.size[model] * per_octave);
+            const int spread = by_spread && kind == SWING ? rounded(log2_of(models.spread[model])) : 0;
+            key = key_of(kind, spread, size, 0);
+            offset = models.offset[model];
         }
         const uint16_t number = choice.keys.number(key);
         choice.numbers[i] = number;
@@ -229,7 +272,7 @@ std::vector<uint8_t> merge_keys(const KeyChoice& choice, int64_t min_atoms, std:
 void set_lengths(const AtomModels& models, Chunk& chunk) {
     std::vector<std::pair<uint32_t, uint32_t>> ranges(chunk.classes.size(), {UINT32_MAX, 0});
     const auto sixteenths = [&](size_t i) {
-        return uint32_t(std::min(models.length[i], 4000.0f) * 16.0f + 0.5f);
+        return uint32_t(std::min(models.length[models.of(i)], 4000.0f) * 16.0f + 0.5f);
     };
     chunk.atoms.lengths.assign(size_t(chunk.n_atoms), 0);
     for (size_t i = 0; i < size_t(chunk.n_atoms); ++i) {

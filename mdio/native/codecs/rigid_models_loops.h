@@ -20,6 +20,10 @@ constexpr int64_t MIN_RUNS = 8;  // runs of atoms, of the first of which all par
 constexpr int64_t MAX_RUNS = 64;  // doubles while the useful parents stay the same, up to MAX_RUNS
 constexpr int64_t MIN_USES = 6;  // of a parent in a run; rarer ones are not tried in the next
 constexpr int64_t MAX_RARE_USES = 8;  // of all rare parents; if there are more, all parents are tried again
+constexpr int64_t SAME = REPEAT / 8;  // atoms between two that are alike in solvent
+constexpr int64_t MAX_OTHERS = 3;  // groups of a run that do not share models; if there are more, none does
+constexpr float MIN_SIZE = 5.3f;  // of atoms whose models others may have: slower ones keep their speeds
+constexpr float MAX_ROUNDED = 2.0f;  // by how much rounding may change a rigid length
 constexpr float NEVER_BITS = 1e9f;
 constexpr float OUTSIDE = 1e12f;  // coordinate of the missing atoms before the first
 
@@ -29,6 +33,7 @@ struct Places {
     alignas(64) float moved[MAX_PAIRS][3][MAX_OFFSET + RUN];
 };
 
+template <bool are_moved>
 MDIO_LANES_TARGET
 void load_run(const FramePairs& pairs, int64_t n_pairs, int64_t begin, Places& places) {
     const int64_t n = std::min(RUN, pairs.n_atoms - begin), n_before = begin ? MAX_OFFSET : 0;
@@ -46,6 +51,7 @@ void load_run(const FramePairs& pairs, int64_t n_pairs, int64_t begin, Places& p
             at[0][to] = float(int32_t(uint32_t(now[3 * i]) - x));
             at[1][to] = float(int32_t(uint32_t(now[3 * i + 1]) - y));
             at[2][to] = float(int32_t(uint32_t(now[3 * i + 2]) - z));
+            if (!are_moved) continue;
             moved[0][to] = float(int32_t(uint32_t(now[3 * i]) - uint32_t(before[3 * i])));
             moved[1][to] = float(int32_t(uint32_t(now[3 * i + 1]) - uint32_t(before[3 * i + 1])));
             moved[2][to] = float(int32_t(uint32_t(now[3 * i + 2]) - uint32_t(before[3 * i + 2])));
@@ -186,6 +192,67 @@ inline uint32_t useful_offsets(const AtomModels& models, int64_t begin, int64_t 
     return n_rare > MAX_RARE_USES ? ALL_OFFSETS : all;
 }
 
+// Whether a group of a run has the rigid lengths of the group at `from`, in the first pairs of frames.
+MDIO_INLINE bool has_lengths(const Places& p, int64_t n_pairs, int64_t at, uint32_t offsets_tried,
+                             const AtomModels& models, int64_t from) {
+    Ints differ{};
+    for (int64_t lane = 0; lane < GROUP; lane += LANES) {
+        const int64_t i = MAX_OFFSET + at + lane;
+        const Ints rigid_offset = load(models.rigid_offset.data() + from + lane);
+        const Floats length = load(models.rigid_length.data() + from + lane);
+        for (int32_t offset = 1; offset <= int32_t(MAX_OFFSET); ++offset) {
+            if (!(offsets_tried >> offset & 1)) continue;
+            for (int64_t k = 0; k < n_pairs; ++k) {
+                const auto less = [&](const float* of) __attribute__((always_inline)) {
+                    return load(of + i) - load(of + i - offset);
+                };
+                const Floats ux = less(p.at[k][0]), uy = less(p.at[k][1]), uz = less(p.at[k][2]);
+                const Floats off = magnitude(root(ux * ux + uy * uy + uz * uz) - length);
+                const Ints is_off = off < MAX_ROUNDED ? Ints{} : Ints{} + 1;
+                differ |= rigid_offset == offset ? is_off : Ints{};
+            }
+        }
+    }
+    return !any_lane(differ);
+}
+
+// Whether the atoms of a group are modelled as those of molecules before, most of them by rigid lengths.
+inline bool is_common(const AtomModels& models, int64_t begin, uint32_t offsets_tried) {
+    int64_t n_others = 0;
+    float sizes = 0;
+    for (int64_t i = begin; begin >= SAME && i < begin + GROUP; ++i) {
+        const size_t at = models.of(size_t(i)), other = models.of(size_t(i - SAME));
+        const int32_t offset = models.rigid_offset[at];
+        if (models.rigid[at] != models.rigid[other] || models.rigid_offset[other] != offset) return false;
+        if (offset == 0 ? models.offset[at] != 0 : !(offsets_tried >> offset & 1)) return false;
+        n_others += offset == 0, sizes += offset == 0 ? models.size[at] : 0.0f;
+    }
+    return begin >= SAME && 2 * n_others < GROUP && sizes >= MIN_SIZE * float(n_others);
+}
+
+// Lets groups of a run share earlier models where they can, and returns how many do not.
+MDIO_LANES_TARGET
+int64_t share_models(const FramePairs& pairs, int64_t begin, int64_t n, uint32_t offsets_tried, Places& places,
+                     AtomModels& models) {
+    const int64_t n_pairs = std::min(pairs.n, FIRST_PAIRS);
+    int64_t n_others = 0;
+    for (int64_t at = 0; at < n; at += GROUP) {
+        const size_t from = models.of(size_t(begin + at - REPEAT));
+        const bool may_share = at + GROUP <= n && models.are_common[from / GROUP];
+        models.shared[size_t(begin + at) / GROUP] = may_share ? from : size_t(begin + at);
+        n_others += !may_share;
+    }
+    if (n_others > MAX_OTHERS) return n_others;
+    load_run<false>(pairs, n_pairs, begin, places);
+    for (int64_t at = 0; at < n; at += GROUP) {
+        size_t& from = models.shared[size_t(begin + at) / GROUP];
+        if (from == size_t(begin + at) || has_lengths(places, n_pairs, at, offsets_tried, models, int64_t(from))) continue;
+        from = size_t(begin + at);
+        ++n_others;
+    }
+    return n_others;
+}
+
 MDIO_LANES_TARGET
 void find_models(const FramePairs& pairs, AtomModels& models) {
     Places places;
@@ -194,16 +261,28 @@ void find_models(const FramePairs& pairs, AtomModels& models) {
     int64_t every = MIN_RUNS, until = 0;  // runs
     for (int64_t begin = 0; begin < pairs.n_atoms; begin += RUN) {
         const int64_t n = std::min(RUN, pairs.n_atoms - begin);
-        if (begin / RUN == until) offsets_tried = ALL_OFFSETS;
+        int64_t n_others = MAX_OTHERS + 1;
+        if (offsets_tried != ALL_OFFSETS && begin >= REPEAT)
+            n_others = share_models(pairs, begin, n, offsets_tried, places, models);
+        if (n_others == 0) continue;
+        if (n_others > MAX_OTHERS) {
+            if (begin / RUN >= until) offsets_tried = ALL_OFFSETS;
+            for (int64_t at = begin; at < begin + RUN; at += GROUP) models.shared[size_t(at) / GROUP] = size_t(at);
+        }
         const int64_t n_pairs = offsets_tried == ALL_OFFSETS ? pairs.n : pairs.n_for_solvent;
         const float max_variance = n_pairs < pairs.n ? MAX_RIGID_VARIANCE_OF_FEW : MAX_RIGID_VARIANCE;
-        load_run(pairs, n_pairs, begin, places);
+        load_run<true>(pairs, n_pairs, begin, places);
         for (int64_t at = 0; at < n; at += LANES)
-            model_atoms(places, n_pairs, max_variance, at, offsets_tried, models, begin + at);
-        if (offsets_tried != ALL_OFFSETS) continue;
-        offsets_tried = useful_offsets(models, begin, begin + n);
-        every = offsets_tried == last ? std::min(2 * every, MAX_RUNS) : MIN_RUNS;
-        last = offsets_tried, until = begin / RUN + every;
+            if (models.has_own(size_t(begin + at)))
+                model_atoms(places, n_pairs, max_variance, at, offsets_tried, models, begin + at);
+        if (offsets_tried == ALL_OFFSETS) {
+            offsets_tried = useful_offsets(models, begin, begin + n);
+            every = offsets_tried == last ? std::min(2 * every, MAX_RUNS) : MIN_RUNS;
+            last = offsets_tried, until = begin / RUN + every;
+        }
+        for (int64_t at = begin; at < begin + RUN; at += GROUP)
+            if (models.has_own(size_t(at)))
+                models.are_common[size_t(at) / GROUP] = is_common(models, at, offsets_tried);
     }
 }
 
