@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t MAX_SYMBOLS_OF_8_LANES = 6000;  // of a frame: with fewer, 32 lanes cost too many bytes
 
-// The numbers of some atoms of a class in one frame; `bad`: 1 where they are out of range.
+// The numbers of some atoms of a class in one frame; `bad`: 1 where they are escaped.
 struct NumberBuffers {
     int32_t numbers[STREAMS][BLOCK + GROUP];
     uint8_t bad[BLOCK + GROUP];
@@ -101,8 +101,9 @@ class Encoder {
         load_vectors(row, atom_places_.data(), int64_t(atom_places_.size()), now_);
     }
 
-    // Computes the numbers of up to BLOCK atoms of a class, and their contexts.
-    VectorNumbers to_numbers(const Class& c, int64_t begin, int64_t n, uint8_t* const contexts[STREAMS]) {
+    // Computes the numbers of up to BLOCK atoms of a class, their symbols and contexts.
+    void to_numbers(const Class& c, int64_t begin, int64_t n, uint8_t* const symbols[STREAMS],
+                    uint8_t* const contexts[STREAMS]) {
         const int64_t at = c.begin + begin;
         ClassVectors s{c.kind, n, float(c.second_square), {}, {}, {}, chunk_.second_slots.data() + at,
                        chunk_.are_adjacent.data() + at / GROUP, chunk_.squared_lengths.data() + at};
@@ -111,17 +112,19 @@ class Encoder {
             s.now[axis] = s.all[axis] + at;
             s.before[axis] = before_.axes[axis].data() + at;
         }
-        const VectorNumbers numbers{{numbers_.numbers[0], numbers_.numbers[1], numbers_.numbers[2]}, numbers_.bad,
-                                    {contexts[0], contexts[1], contexts[2]}};
-        steps_.to_numbers(s, numbers);
-        return numbers;
+        steps_.to_numbers(s, {{c.raw[0], c.raw[1], c.raw[2]},
+                              {numbers_.numbers[0], numbers_.numbers[1], numbers_.numbers[2]},
+                              numbers_.bad,
+                              {symbols[0], symbols[1], symbols[2]},
+                              {contexts[0], contexts[1], contexts[2]}});
     }
 
     void choose_raw_bits() {
         // For each class, the numbers of the streams that share a table, and so the bits; SWING has two tables.
         std::vector<std::array<std::vector<int32_t>, 2>> numbers_of_classes(chunk_.classes.size());
-        uint8_t contexts[RAW_ATOMS + GROUP];  // not used
-        uint8_t* const unused_contexts[STREAMS] = {contexts, contexts, contexts};
+        uint8_t bytes[RAW_ATOMS + GROUP];  // not used, as all symbols and contexts here
+        uint8_t* const unused[STREAMS] = {bytes, bytes, bytes};
+        for (Class& c : chunk_.classes) c.raw.fill(MAX_RAW_BITS);  // with which most numbers have a symbol
         const FramePairs& pairs = memory_.rows.pairs();
         const int64_t n_pairs = n_frames_ < MANY_FRAMES ? 1 : RAW_PAIRS;
         for (int64_t k = n_pairs; k-- > 0;) {  // the first two frames last
@@ -131,7 +134,7 @@ class Encoder {
                 const Class& one = chunk_.classes[c];
                 for (int64_t begin = 0; begin < one.n; begin += raw_step(one)) {
                     const int64_t n = std::min(RAW_ATOMS, one.n - begin);
-                    to_numbers(one, begin, n, unused_contexts);
+                    to_numbers(one, begin, n, unused, unused);
                     const bool all = !std::memchr(numbers_.bad, 1, size_t(n));
                     for (size_t s = 0; s < STREAMS; ++s) {
                         if (one.kind == CIRCLE ? s != 1 : one.kind == SPHERE && s == 2) continue;
@@ -237,8 +240,7 @@ class Encoder {
             symbols[s] = coded.symbols[s].data() + at;
             contexts[s] = coded.contexts[s].data() + at;
         }
-        // Also marks as bad the numbers that have no symbol.
-        steps_.to_symbols(to_numbers(c, begin, n, contexts), c, n, symbols);
+        to_numbers(c, begin, n, symbols, contexts);
         const uint8_t *bad = numbers_.bad, *end = bad + n;
         const auto next = [&](const uint8_t* from) {
             return static_cast<const uint8_t*>(std::memchr(from, 1, size_t(end - from)));

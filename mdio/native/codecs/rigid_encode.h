@@ -75,10 +75,12 @@ struct ClassVectors {
     const float* squared_lengths;
 };
 
-// Their three numbers, and the contexts of SPHERE and CIRCLE; `bad`: 1 where numbers are out of range.
+// Their three numbers, the symbols of these above `raw` low bits, and the contexts of SPHERE and CIRCLE. `bad`: 1 where
+// numbers are out of range, or have no symbol.
 struct VectorNumbers {
+    int raw[STREAMS];
     int32_t* numbers[STREAMS];
-    uint8_t *bad, *contexts[STREAMS];
+    uint8_t *bad, *symbols[STREAMS], *contexts[STREAMS];
 };
 
 // Whether a stream's numbers are distributed around zero; else they are symbols already.

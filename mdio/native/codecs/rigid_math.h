@@ -51,6 +51,18 @@ MDIO_TARGET("avx2") MDIO_INLINE void store(const Ints& x, uint8_t* to) {
     const auto bytes = _mm_unpacklo_epi32(_mm256_castsi256_si128(lowest), _mm256_extracti128_si256(lowest, 1));
     _mm_storel_epi64(reinterpret_cast<__m128i*>(to), bytes);
 }
+#elif MDIO_X86 && MDIO_LANES == 16
+MDIO_TARGET(MDIO_AVX512) MDIO_INLINE Ints load(const uint8_t* from) {
+    return Ints(_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
+}
+MDIO_TARGET(MDIO_AVX512) MDIO_INLINE Ints load(const uint16_t* from) {
+    return Ints(_mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))));
+}
+MDIO_TARGET(MDIO_AVX512) MDIO_INLINE Floats larger(const Floats& x, const Floats& y) { return _mm512_max_ps(x, y); }
+MDIO_TARGET(MDIO_AVX512) MDIO_INLINE Floats smaller(const Floats& x, const Floats& y) { return _mm512_min_ps(x, y); }
+MDIO_TARGET(MDIO_AVX512) MDIO_INLINE void store(const Ints& x, uint8_t* to) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi32_epi8(__m512i(x)));
+}
 #elif MDIO_X86 && MDIO_LANES == 4
 MDIO_INLINE Ints load(const uint16_t* from) {
     return Ints(_mm_unpacklo_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)), __m128i{}));

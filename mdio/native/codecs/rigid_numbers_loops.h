@@ -1,4 +1,4 @@
-// Vectors to numbers, numbers to symbols, and the contexts that the decoder will find: included as
+// Vectors to numbers and symbols, and the contexts that the decoder will find: included as
 // rigid_vectors_loops.h is.
 #include "rigid_encode.h"
 #include "rigid_math.h"
@@ -16,11 +16,19 @@ MDIO_INLINE Ints beyond(const Ints& x, int32_t most) {
 }
 MDIO_INLINE Ints sign_bit(const Ints& x) { return Ints(Sizes(x) >> 31); }
 
-MDIO_INLINE void put(const VectorNumbers& to, int64_t i, const Vector& v, const Ints& is_bad) {
-    store(v.x, to.numbers[0] + i);
-    store(v.y, to.numbers[1] + i);
-    store(v.z, to.numbers[2] + i);
-    store(is_bad, to.bad + i);
+template <Kind kind>
+MDIO_INLINE void put(const VectorNumbers& to, int64_t i, const Vector& v, const Ints& out_of_range = Ints{}) {
+    Ints bad = out_of_range;
+    const auto put_stream = [&](int stream, const Ints& x) __attribute__((always_inline)) {
+        const Ints symbol = (x >> to.raw[stream]) + (is_centred(kind, stream) ? ZERO_SYMBOL : 0);
+        bad |= beyond(symbol, MAX_SYMBOL);
+        store(x, to.numbers[stream] + i);
+        store(symbol, to.symbols[stream] + i);
+    };
+    put_stream(0, v.x);
+    put_stream(1, v.y);
+    put_stream(2, v.z);
+    store(bad, to.bad + i);
 }
 
 MDIO_INLINE void swing_to_numbers(const ClassVectors& s, int64_t i, const VectorNumbers& to) {
@@ -29,7 +37,7 @@ MDIO_INLINE void swing_to_numbers(const ClassVectors& s, int64_t i, const Vector
     const Vector before = rotated(axis, v), now = rotated(axis, vector(s.now, i));
     const Ints side = whole(third(load(s.squared_lengths + i), now.y, now.z));
     const Ints off = minus(negated_if(sign_of(before.x), now.x), side);
-    put(to, i, {minus(now.y, before.y), minus(now.z, before.z), off}, Ints{});
+    put<SWING>(to, i, {minus(now.y, before.y), minus(now.z, before.z), off});
 }
 
 MDIO_INLINE void sphere_to_numbers(const ClassVectors& s, int64_t i, const VectorNumbers& to) {
@@ -40,7 +48,7 @@ MDIO_INLINE void sphere_to_numbers(const ClassVectors& s, int64_t i, const Vecto
     const Ints n = whole(side), off = minus(absolute(now.x), n);
     const Ints bad = beyond(off - SPHERE_MIN, SPHERE_MAX - SPHERE_MIN);
     const Ints how = (off - SPHERE_MIN) * 8 + 2 * axis + sign_bit(now.x);
-    put(to, i, {now.y, now.z, bad != 0 ? Ints{} : how}, bad);
+    put<SPHERE>(to, i, {now.y, now.z, bad != 0 ? Ints{} : how}, bad);
     store(sphere_context(square, now.y), to.contexts[1] + i);
     store(quarter(side, n), to.contexts[2] + i);
 }
@@ -62,7 +70,7 @@ MDIO_INLINE void circle_to_numbers(const ClassVectors& s, int64_t i, const Vecto
     const CirclePoint both = circle_point(u, square, now.x, other);
     const Ints one = minus(now.y, both.y) - CIRCLE_MIN, another = minus(now.z, both.z) - CIRCLE_MIN;
     const Ints bad = beyond(one | another, CIRCLE_MAX - CIRCLE_MIN);  // each has three bits if it fits
-    put(to, i, {2 * axis + other, minus(now.x, centre(u)), bad != 0 ? Ints{} : one * 8 + another}, bad);
+    put<CIRCLE>(to, i, {2 * axis + other, minus(now.x, centre(u)), bad != 0 ? Ints{} : one * 8 + another}, bad);
     store(longest(second), to.contexts[0] + i);
     store(circle_context(u), to.contexts[1] + i);
     store(both.context, to.contexts[2] + i);
@@ -81,24 +89,12 @@ void to_numbers(const ClassVectors& from, const VectorNumbers& numbers) {
     if (s.kind == TIME)
         for (int64_t i = 0; i < s.n; i += LANES) {
             const Vector v = vector(s.now, i), w = vector(s.before, i);
-            put(to, i, {minus(v.x, w.x), minus(v.y, w.y), minus(v.z, w.z)}, Ints{});
+            put<TIME>(to, i, {minus(v.x, w.x), minus(v.y, w.y), minus(v.z, w.z)});
         }
     if (s.kind == FREE)
-        for (int64_t i = 0; i < s.n; i += LANES) put(to, i, vector(s.now, i), Ints{});
+        for (int64_t i = 0; i < s.n; i += LANES) put<FREE>(to, i, vector(s.now, i));
 }
-MDIO_LANES_TARGET
-void to_symbols(const VectorNumbers& numbers, const Class& c, int64_t n, uint8_t* const symbols[STREAMS]) {
-    const VectorNumbers from = numbers;
-    for (int stream = 0; stream < STREAMS; ++stream) {
-        const int raw = c.raw[size_t(stream)], middle = is_centred(c.kind, stream) ? ZERO_SYMBOL : 0;
-        uint8_t* to = symbols[stream];
-        for (int64_t i = 0; i < n; i += LANES) {
-            const Ints symbol = (load(from.numbers[stream] + i) >> raw) + middle;
-            store(load(from.bad + i) | beyond(symbol, MAX_SYMBOL), from.bad + i);
-            store(symbol, to + i);
-        }
-    }
-}
+
 MDIO_LANES_TARGET
 void contexts_of(const Contexts& from, uint8_t* const to[STREAMS]) {
     const Contexts p = from;

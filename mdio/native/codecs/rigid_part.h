@@ -28,7 +28,6 @@ struct Steps {
     void (*contexts[STREAMS])(const Part& part, uint8_t* to);
     void (*finish)(const Part& part);
     void (*to_numbers)(const ClassVectors& from, const VectorNumbers& to);
-    void (*to_symbols)(const VectorNumbers& from, const Class& c, int64_t n, uint8_t* const symbols[STREAMS]);
     void (*contexts_of)(const Contexts& from, uint8_t* const to[STREAMS]);
     void (*find_models)(const FramePairs& pairs, AtomModels& models);
 };
