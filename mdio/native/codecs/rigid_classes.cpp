@@ -87,10 +87,18 @@ class LengthGroups {
     std::vector<std::vector<int16_t>> of_bin_;  // of each parent offset
 };
 
+// Of squared distances that are about the same. Those far above the least are of molecules which a side of the
+// box cuts in two.
 struct Mean {
-    double sum = 0;
+    double sum = 0, least = 0;
     int64_t n = 0;
-    void add(double x) { sum += x, ++n; }
+    void add(double x) {
+        if (n == 0 || is_cut(least, x)) sum = 0, n = 0, least = x;
+        if (is_cut(x, least)) return;
+        least = std::min(least, x);
+        sum += x, ++n;
+    }
+    static bool is_cut(double one, double other) { return one > 2 * other + 64; }
     double value() const { return n ? sum / double(n) : 0; }
 };
 
