@@ -34,34 +34,19 @@ void load_vectors(const int32_t* row, const Place* places, int64_t n_slots, Vect
 #endif
 }
 
-namespace {
-
-// Alternates between two sets of counts: increments of the same counter do not wait for each other.
-template <class Add>
-MDIO_INLINE void count_by_turns(int64_t n, uint32_t* counts, size_t size, const Add& add) {
-    int64_t i = 0;
-    for (; i + 2 <= n; i += 2) add(i, counts), add(i + 1, counts + size);
-    if (i < n) add(i, counts);
-}
-
-}  // namespace
-
-void count(Kind kind, const uint8_t* const symbols[STREAMS], const uint8_t* const contexts[STREAMS], int64_t n,
-           uint32_t* counts) {
-    const uint8_t *a = symbols[0], *b = symbols[1], *c = symbols[2];
-    const uint8_t *first = contexts[0], *second = contexts[1], *third = contexts[2];
+void count(Kind kind, const uint16_t* const symbols[STREAMS], int64_t n, uint32_t* counts) {
+    const uint16_t *a = symbols[0], *b = symbols[1], *c = symbols[2];
     const StreamTables* tables = STREAM_TABLES[kind];
-    const size_t size = n_counts(kind) / 2, two = 256 * tables[1].first, three = 256 * tables[2].first;
-    if (kind < SPHERE)
-        count_by_turns(n, counts, size, [=](int64_t i, uint32_t* to) { ++to[a[i]], ++to[256 + b[i]], ++to[512 + c[i]]; });
-    else if (kind == SPHERE)
-        count_by_turns(n, counts, size, [=](int64_t i, uint32_t* to) {
-            ++to[a[i]], ++to[two + 256 * second[i] + b[i]], ++to[three + 256 * third[i] + c[i]];
-        });
-    else
-        count_by_turns(n, counts, size, [=](int64_t i, uint32_t* to) {
-            ++to[256 * first[i] + a[i]], ++to[two + 256 * second[i] + b[i]], ++to[three + 256 * third[i] + c[i]];
-        });
+    const size_t size = n_counts(kind) / 2;
+    uint32_t* const second = counts + 256 * (kind < SPHERE ? 1 : tables[1].first);
+    uint32_t* const third = counts + 256 * (kind < SPHERE ? 2 : tables[2].first);
+    // Alternates between two sets of counts: increments of the same counter do not wait for each other.
+    int64_t i = 0;
+    for (; i + 2 <= n; i += 2) {
+        ++counts[a[i]], ++second[b[i]], ++third[c[i]];
+        ++counts[size + a[i + 1]], ++second[size + b[i + 1]], ++third[size + c[i + 1]];
+    }
+    if (i < n) ++counts[a[i]], ++second[b[i]], ++third[c[i]];
 }
 
 void set_frequencies(Class& c, const uint32_t* counts) {

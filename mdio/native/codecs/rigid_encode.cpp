@@ -101,9 +101,8 @@ class Encoder {
         load_vectors(row, atom_places_.data(), int64_t(atom_places_.size()), now_);
     }
 
-    // Computes the numbers of up to BLOCK atoms of a class, their symbols and contexts.
-    void to_numbers(const Class& c, int64_t begin, int64_t n, uint8_t* const symbols[STREAMS],
-                    uint8_t* const contexts[STREAMS]) {
+    // Computes the numbers of up to BLOCK atoms of a class, and their symbols.
+    void to_numbers(const Class& c, int64_t begin, int64_t n, uint16_t* const symbols[STREAMS]) {
         const int64_t at = c.begin + begin;
         ClassVectors s{c.kind, n, float(c.second_square), {}, {}, {}, chunk_.second_slots.data() + at,
                        chunk_.are_adjacent.data() + at / GROUP, chunk_.squared_lengths.data() + at};
@@ -115,15 +114,14 @@ class Encoder {
         steps_.to_numbers(s, {{c.raw[0], c.raw[1], c.raw[2]},
                               {numbers_.numbers[0], numbers_.numbers[1], numbers_.numbers[2]},
                               numbers_.bad,
-                              {symbols[0], symbols[1], symbols[2]},
-                              {contexts[0], contexts[1], contexts[2]}});
+                              {symbols[0], symbols[1], symbols[2]}});
     }
 
     void choose_raw_bits() {
         // For each class, the numbers of the streams that share a table, and so the bits; SWING has two tables.
         std::vector<std::array<std::vector<int32_t>, 2>> numbers_of_classes(chunk_.classes.size());
-        uint8_t bytes[RAW_ATOMS + GROUP];  // not used, as all symbols and contexts here
-        uint8_t* const unused[STREAMS] = {bytes, bytes, bytes};
+        uint16_t symbols[RAW_ATOMS + GROUP];  // not used
+        uint16_t* const unused[STREAMS] = {symbols, symbols, symbols};
         for (Class& c : chunk_.classes) c.raw.fill(MAX_RAW_BITS);  // with which most numbers have a symbol
         const FramePairs& pairs = memory_.rows.pairs();
         const int64_t n_pairs = n_frames_ < MANY_FRAMES ? 1 : RAW_PAIRS;
@@ -134,7 +132,7 @@ class Encoder {
                 const Class& one = chunk_.classes[c];
                 for (int64_t begin = 0; begin < one.n; begin += raw_step(one)) {
                     const int64_t n = std::min(RAW_ATOMS, one.n - begin);
-                    to_numbers(one, begin, n, unused, unused);
+                    to_numbers(one, begin, n, unused);
                     const bool all = !std::memchr(numbers_.bad, 1, size_t(n));
                     for (size_t s = 0; s < STREAMS; ++s) {
                         if (one.kind == CIRCLE ? s != 1 : one.kind == SPHERE && s == 2) continue;
@@ -234,13 +232,9 @@ class Encoder {
     void code_block(const Class& c, int64_t begin, int64_t n, uint32_t* counts, CodedFrame& coded,
                     uint8_t* (&raw)[STREAMS]) {
         const int64_t at = c.begin + begin;
-        uint8_t* symbols[STREAMS];
-        uint8_t* contexts[STREAMS];
-        for (int s = 0; s < STREAMS; ++s) {
-            symbols[s] = coded.symbols[s].data() + at;
-            contexts[s] = coded.contexts[s].data() + at;
-        }
-        to_numbers(c, begin, n, symbols, contexts);
+        uint16_t* symbols[STREAMS];
+        for (int s = 0; s < STREAMS; ++s) symbols[s] = coded.symbols[s].data() + at;
+        to_numbers(c, begin, n, symbols);
         const uint8_t *bad = numbers_.bad, *end = bad + n;
         const auto next = [&](const uint8_t* from) {
             return static_cast<const uint8_t*>(std::memchr(from, 1, size_t(end - from)));
@@ -249,9 +243,9 @@ class Encoder {
             const int64_t group = (one - bad) / GROUP * GROUP, n_group = std::min(GROUP, n - group);
             for (; one && one < bad + group + n_group; one = next(one + 1))
                 escape(c, at, one - bad, symbols, coded.escaped);
-            if (c.kind >= SPHERE) set_contexts(c, at, group, n_group, symbols, contexts);
+            if (c.kind >= SPHERE) set_contexts(c, at, group, n_group, symbols);
         }
-        count(c.kind, symbols, contexts, n, counts);
+        count(c.kind, symbols, n, counts);
         for (int s = 0; s < STREAMS; ++s) {
             uint8_t packed[2 * (BLOCK + GROUP) + BitWriter::PADDING];
             BitWriter writer(packed);
@@ -262,21 +256,20 @@ class Encoder {
     }
 
     // Sets the contexts of a group that has escaped atoms.
-    void set_contexts(const Class& c, int64_t at, int64_t i, int64_t n, uint8_t* const symbols[STREAMS],
-                      uint8_t* const contexts[STREAMS]) {
-        const Contexts part{c.kind, n, {c.raw[0], c.raw[1]}, float(c.second_square), {symbols[0] + i, symbols[1] + i},
+    void set_contexts(const Class& c, int64_t at, int64_t i, int64_t n, uint16_t* const symbols[STREAMS]) {
+        const Contexts part{c.kind, n, {c.raw[0], c.raw[1]}, float(c.second_square),
+                            {symbols[0] + i, symbols[1] + i, symbols[2] + i},
                             {numbers_.numbers[0] + i, numbers_.numbers[1] + i},
                             {now_.axes[0].data(), now_.axes[1].data(), now_.axes[2].data()},
                             chunk_.second_slots.data() + at + i, chunk_.are_adjacent.data() + (at + i) / GROUP,
                             chunk_.squared_lengths.data() + at + i};
-        uint8_t* const to[STREAMS] = {contexts[0] + i, contexts[1] + i, contexts[2] + i};
-        steps_.contexts_of(part, to);
+        steps_.set_contexts(part);
     }
 
-    void escape(const Class& c, int64_t at, int64_t i, uint8_t* const symbols[STREAMS], std::vector<uint8_t>& to) {
+    void escape(const Class& c, int64_t at, int64_t i, uint16_t* const symbols[STREAMS], std::vector<uint8_t>& to) {
         for (int s = 0; s < STREAMS; ++s) {
             numbers_.numbers[s][i] = 0;
-            symbols[s][i] = uint8_t(s == 0 ? int32_t(ESCAPE) : is_centred(c.kind, s) ? ZERO_SYMBOL : 0);
+            symbols[s][i] = uint16_t(s == 0 ? int32_t(ESCAPE) : is_centred(c.kind, s) ? ZERO_SYMBOL : 0);
         }
         for (const auto& axis : now_.axes) {
             uint32_t x = folded(axis[size_t(at + i)]);

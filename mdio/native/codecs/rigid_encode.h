@@ -51,13 +51,13 @@ class BitWriter {
 
 // A frame before entropy coding.
 struct CodedFrame {
-    std::vector<uint8_t> symbols[STREAMS], contexts[STREAMS], raw, escaped;
+    std::vector<uint16_t> symbols[STREAMS];  // below their contexts, 256 a context
+    std::vector<uint8_t> raw, escaped;
     std::vector<int32_t> vectors;  // of a key frame, stored as they are
     std::vector<size_t> escaped_ends;  // of each section
 
     void begin(int64_t n) {
         for (auto& s : symbols) s.resize(size_t(n + MAX_LANES));  // loads are of all lanes
-        for (auto& c : contexts) c.resize(size_t(n + MAX_LANES));
         escaped.clear();
         vectors.clear();
         escaped_ends.clear();
@@ -75,12 +75,13 @@ struct ClassVectors {
     const float* squared_lengths;
 };
 
-// Their three numbers, the symbols of these above `raw` low bits, and the contexts of SPHERE and CIRCLE. `bad`: 1 where
-// numbers are out of range, or have no symbol.
+// Their three numbers, and the symbols of these above `raw` low bits, with contexts. `bad`: 1 where numbers are out of
+// range, or have no symbol.
 struct VectorNumbers {
     int raw[STREAMS];
     int32_t* numbers[STREAMS];
-    uint8_t *bad, *symbols[STREAMS], *contexts[STREAMS];
+    uint8_t* bad;
+    uint16_t* symbols[STREAMS];
 };
 
 // Whether a stream's numbers are distributed around zero; else they are symbols already.
@@ -94,7 +95,7 @@ struct Contexts {
     int64_t n;
     int raw[2];
     float second_square;
-    const uint8_t* symbols[2];
+    uint16_t* symbols[STREAMS];  // whose contexts are set
     const int32_t* numbers[2];  // whose low bits are used
     const int32_t *all[3], *second_slots;
     const uint8_t* are_adjacent;
@@ -109,8 +110,7 @@ struct Place {
 void load_vectors(const int32_t* row, const Place* places, int64_t n_slots, Vectors& to);
 // Counts symbols in two halves of `counts`: by streams where each has one context, else by tables.
 constexpr size_t n_counts(Kind kind) { return 2 * 256 * size_t(kind < SPHERE ? STREAMS : tables_of(kind)); }
-void count(Kind kind, const uint8_t* const symbols[STREAMS], const uint8_t* const contexts[STREAMS], int64_t n,
-           uint32_t* counts);
+void count(Kind kind, const uint16_t* const symbols[STREAMS], int64_t n, uint32_t* counts);
 void set_frequencies(Class& c, const uint32_t* counts);
 
 // Returns how many low bits of a stream's numbers are best stored as they are. `share`: the share of all
@@ -122,18 +122,16 @@ struct EncoderState {
     uint32_t states[MAX_LANES];
     uint8_t* to;
 };
-// Symbols and contexts, and the tables that encode them: 256 entries a context.
+// Symbols with contexts, and the tables that encode them: 256 entries a context.
 struct Stream {
     const uint32_t *entries, *reciprocals;
-    const uint8_t *symbols, *contexts;
+    const uint16_t* symbols;
     uint32_t bits;
 };
 #if MDIO_X86
-// Entries of eight symbols, each with its context in the high byte.
+// Entries of eight symbols.
 MDIO_TARGET("avx2")
-MDIO_INLINE __m256i eight_at(const uint32_t* entries, __m128i symbols) {
-    alignas(16) uint16_t at[8];
-    _mm_store_si128(reinterpret_cast<__m128i*>(at), symbols);
+MDIO_INLINE __m256i eight_at(const uint32_t* entries, const uint16_t* at) {
     const uint32_t low[4] = {at[0], at[1], at[2], at[3]}, high[4] = {at[4], at[5], at[6], at[7]};
     return _mm256_set_m128i(four_entries(entries, high), four_entries(entries, low));
 }

@@ -23,7 +23,7 @@ uint32_t reciprocal_of(uint32_t frequency) {
 void encode_plain(EncoderState& e, const Stream& s, int64_t lanes, int64_t n) {
     uint8_t* to = e.to;
     for (int64_t i = n; i-- > 0;) {
-        const uint32_t at = 256u * s.contexts[i] + s.symbols[i], entry = s.entries[at];
+        const uint32_t at = s.symbols[i], entry = s.entries[at];
         const uint32_t frequency = entry & 0xFFF;
         uint32_t x = e.states[i & (lanes - 1)];
         const bool full = x >> (32 - s.bits) >= frequency;
@@ -70,17 +70,12 @@ MDIO_TARGET("avx2,popcnt")
 MDIO_INLINE __m256i encode_step(__m256i x, const Stream& s, int64_t first, int64_t n, uint8_t*& to) {
     const auto low_twelve = _mm256_set1_epi32(0xFFF), one = _mm256_set1_epi32(1);
     const auto by = _mm_cvtsi32_si128(int32_t(s.bits)), to_top = _mm_cvtsi32_si128(int32_t(32 - s.bits));
-    auto symbols = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(s.symbols + first));
-    auto contexts = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(s.contexts + first));
+    const auto entry = eight_at(s.entries, s.symbols + first);
     auto active = _mm256_set1_epi32(-1);
     if (is_last) {
         const auto lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
         active = _mm256_cmpgt_epi32(_mm256_set1_epi32(int32_t(n - first)), lane);
-        const auto bytes = _mm_packs_epi32(_mm256_castsi256_si128(active), _mm256_extracti128_si256(active, 1));
-        symbols = _mm_and_si128(symbols, _mm_packs_epi16(bytes, bytes));
-        contexts = _mm_and_si128(contexts, _mm_packs_epi16(bytes, bytes));
     }
-    const auto entry = eight_at(s.entries, _mm_unpacklo_epi8(symbols, contexts));
     const auto frequency = _mm256_and_si256(entry, low_twelve);
     // Both are below 2^31: the frequency is not above what is shifted down.
     auto full = _mm256_cmpgt_epi32(_mm256_add_epi32(_mm256_srl_epi32(x, to_top), one), frequency);
@@ -169,7 +164,6 @@ const uint8_t* EntropyCoder::encode(const CodedFrame& coded, bool is_key, int64_
     if (has_avx2()) encode_stream = encode_avx2;
     if (has_avx512() && chunk_.lanes == MAX_LANES) encode_stream = encode_wide;
 #endif
-    const uint8_t no_contexts[BLOCK] = {};  // for streams with a single context
     for (int64_t u = end; u-- > begin;) {
         const Unit& unit = chunk_.units[size_t(u)];
         const Class& c = chunk_.classes[unit.of_class];
@@ -179,8 +173,7 @@ const uint8_t* EntropyCoder::encode(const CodedFrame& coded, bool is_key, int64_
             const StreamTables use = STREAM_TABLES[c.kind][s];
             const int64_t at = c.begin + unit.begin;
             const Stream stream{tables.entries.data() + 256 * use.first,
-                                tables.reciprocals.data() + 256 * use.first, coded.symbols[s].data() + at,
-                                use.contexts == 1 ? no_contexts : coded.contexts[s].data() + at, use.bits};
+                                tables.reciprocals.data() + 256 * use.first, coded.symbols[s].data() + at, use.bits};
             encode_stream(encoding, stream, chunk_.lanes, unit.n);
         }
     }

@@ -17,10 +17,8 @@ static_assert(VECTORS * WIDTH == MAX_LANES);
 
 // Entries of 16 symbols.
 MDIO_TARGET(MDIO_AVX512)
-MDIO_INLINE __m512i entries_of(const uint32_t* entries, __m128i symbols, __m128i contexts) {
-    const auto one = eight_at(entries, _mm_unpacklo_epi8(symbols, contexts));
-    const auto other = eight_at(entries, _mm_unpackhi_epi8(symbols, contexts));
-    return _mm512_inserti64x4(_mm512_castsi256_si512(one), other, 1);
+MDIO_INLINE __m512i entries_of(const uint32_t* entries, const uint16_t* at) {
+    return _mm512_inserti64x4(_mm512_castsi256_si512(eight_at(entries, at)), eight_at(entries, at + 8), 1);
 }
 
 // Encodes a symbol of each active of 16 lanes: writes their words, and returns the new states.
@@ -28,8 +26,7 @@ MDIO_TARGET(MDIO_AVX512)
 MDIO_INLINE __m512i encode_step(__m512i x, const Stream& s, int64_t first, __mmask16 active, uint8_t*& to) {
     const auto one = _mm512_set1_epi32(1), low_twelve = _mm512_set1_epi32(0xFFF);
     const auto by = _mm_cvtsi32_si128(int32_t(s.bits)), to_top = _mm_cvtsi32_si128(int32_t(32 - s.bits));
-    const auto entry = entries_of(s.entries, _mm_maskz_loadu_epi8(active, s.symbols + first),
-                                  _mm_maskz_loadu_epi8(active, s.contexts + first));
+    const auto entry = entries_of(s.entries, s.symbols + first);
     const auto frequency = _mm512_and_si512(entry, low_twelve);
     const __mmask16 full = _mm512_mask_cmpge_epu32_mask(active, _mm512_srl_epi32(x, to_top), frequency);
     const auto words = _mm512_cvtepi32_epi16(_mm512_maskz_compress_epi32(full, x));

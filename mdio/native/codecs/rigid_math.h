@@ -51,6 +51,11 @@ MDIO_TARGET("avx2") MDIO_INLINE void store(const Ints& x, uint8_t* to) {
     const auto bytes = _mm_unpacklo_epi32(_mm256_castsi256_si128(lowest), _mm256_extracti128_si256(lowest, 1));
     _mm_storel_epi64(reinterpret_cast<__m128i*>(to), bytes);
 }
+MDIO_TARGET("avx2") MDIO_INLINE void store(const Ints& x, uint16_t* to) {
+    const auto y = __m256i(x & 0xFFFF);  // since packing saturates
+    const auto halves = _mm_packus_epi32(_mm256_castsi256_si128(y), _mm256_extracti128_si256(y, 1));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), halves);
+}
 #elif MDIO_X86 && MDIO_LANES == 16
 MDIO_TARGET(MDIO_AVX512) MDIO_INLINE Ints load(const uint8_t* from) {
     return Ints(_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
@@ -62,6 +67,9 @@ MDIO_TARGET(MDIO_AVX512) MDIO_INLINE Floats larger(const Floats& x, const Floats
 MDIO_TARGET(MDIO_AVX512) MDIO_INLINE Floats smaller(const Floats& x, const Floats& y) { return _mm512_min_ps(x, y); }
 MDIO_TARGET(MDIO_AVX512) MDIO_INLINE void store(const Ints& x, uint8_t* to) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi32_epi8(__m512i(x)));
+}
+MDIO_TARGET(MDIO_AVX512) MDIO_INLINE void store(const Ints& x, uint16_t* to) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi32_epi16(__m512i(x)));
 }
 #elif MDIO_X86 && MDIO_LANES == 4
 MDIO_INLINE Ints load(const uint16_t* from) {
@@ -80,7 +88,15 @@ MDIO_INLINE void store(const Ints& x, uint8_t* to) {
     const int32_t four = _mm_cvtsi128_si32(_mm_packus_epi16(halves, halves));
     std::memcpy(to, &four, 4);
 }
+MDIO_INLINE void store(const Ints& x, uint16_t* to) {
+    const auto y = __m128i(Ints(Sizes(x) << 16) >> 16);  // since packing saturates
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packs_epi32(y, y));
+}
 #else
+MDIO_INLINE void store(const Ints& x, uint16_t* to) {
+    const Halves halves = __builtin_convertvector(x, Halves);
+    std::memcpy(to, &halves, sizeof halves);
+}
 MDIO_INLINE void store(const Ints& x, uint8_t* to) {
     const Bytes bytes = __builtin_convertvector(__builtin_convertvector(x, Halves), Bytes);
     std::memcpy(to, &bytes, sizeof bytes);

@@ -16,18 +16,24 @@ MDIO_INLINE Ints beyond(const Ints& x, int32_t most) {
 }
 MDIO_INLINE Ints sign_bit(const Ints& x) { return Ints(Sizes(x) >> 31); }
 
+// The contexts of three streams.
+using ContextsOf = Vector;
+
+MDIO_INLINE Ints with_context(const Ints& symbol, const Ints& context) { return (symbol & 255) | context * 256; }
+
 template <Kind kind>
-MDIO_INLINE void put(const VectorNumbers& to, int64_t i, const Vector& v, const Ints& out_of_range = Ints{}) {
+MDIO_INLINE void put(const VectorNumbers& to, int64_t i, const Vector& v, const ContextsOf& contexts = {Ints{}, Ints{}, Ints{}},
+                     const Ints& out_of_range = Ints{}) {
     Ints bad = out_of_range;
-    const auto put_stream = [&](int stream, const Ints& x) __attribute__((always_inline)) {
+    const auto put_stream = [&](int stream, const Ints& x, const Ints& context) __attribute__((always_inline)) {
         const Ints symbol = (x >> to.raw[stream]) + (is_centred(kind, stream) ? ZERO_SYMBOL : 0);
         bad |= beyond(symbol, MAX_SYMBOL);
         store(x, to.numbers[stream] + i);
-        store(symbol, to.symbols[stream] + i);
+        store(with_context(symbol, context), to.symbols[stream] + i);
     };
-    put_stream(0, v.x);
-    put_stream(1, v.y);
-    put_stream(2, v.z);
+    put_stream(0, v.x, contexts.x);
+    put_stream(1, v.y, contexts.y);
+    put_stream(2, v.z, contexts.z);
     store(bad, to.bad + i);
 }
 
@@ -48,9 +54,8 @@ MDIO_INLINE void sphere_to_numbers(const ClassVectors& s, int64_t i, const Vecto
     const Ints n = whole(side), off = minus(absolute(now.x), n);
     const Ints bad = beyond(off - SPHERE_MIN, SPHERE_MAX - SPHERE_MIN);
     const Ints how = (off - SPHERE_MIN) * 8 + 2 * axis + sign_bit(now.x);
-    put<SPHERE>(to, i, {now.y, now.z, bad != 0 ? Ints{} : how}, bad);
-    store(sphere_context(square, now.y), to.contexts[1] + i);
-    store(quarter(side, n), to.contexts[2] + i);
+    const ContextsOf contexts = {Ints{}, sphere_context(square, now.y), quarter(side, n)};
+    put<SPHERE>(to, i, {now.y, now.z, bad != 0 ? Ints{} : how}, contexts, bad);
 }
 
 MDIO_INLINE void circle_to_numbers(const ClassVectors& s, int64_t i, const VectorNumbers& to) {
@@ -70,10 +75,8 @@ MDIO_INLINE void circle_to_numbers(const ClassVectors& s, int64_t i, const Vecto
     const CirclePoint both = circle_point(u, square, now.x, other);
     const Ints one = minus(now.y, both.y) - CIRCLE_MIN, another = minus(now.z, both.z) - CIRCLE_MIN;
     const Ints bad = beyond(one | another, CIRCLE_MAX - CIRCLE_MIN);  // each has three bits if it fits
-    put<CIRCLE>(to, i, {2 * axis + other, minus(now.x, centre(u)), bad != 0 ? Ints{} : one * 8 + another}, bad);
-    store(longest(second), to.contexts[0] + i);
-    store(circle_context(u), to.contexts[1] + i);
-    store(both.context, to.contexts[2] + i);
+    const Vector numbers = {2 * axis + other, minus(now.x, centre(u)), bad != 0 ? Ints{} : one * 8 + another};
+    put<CIRCLE>(to, i, numbers, {longest(second), circle_context(u), both.context}, bad);
 }
 
 MDIO_LANES_TARGET
@@ -96,29 +99,35 @@ void to_numbers(const ClassVectors& from, const VectorNumbers& numbers) {
 }
 
 MDIO_LANES_TARGET
-void contexts_of(const Contexts& from, uint8_t* const to[STREAMS]) {
-    const Contexts p = from;
+void set_contexts(const Contexts& of) {
+    const Contexts p = of;
     const int raw[2] = {p.raw[0], p.raw[1]};
+    const auto symbol = [&](int stream, int64_t i) __attribute__((always_inline)) {
+        return load(p.symbols[stream] + i) & 255;
+    };
+    const auto put_contexts = [&](int64_t i, const ContextsOf& contexts) __attribute__((always_inline)) {
+        store(with_context(symbol(0, i), contexts.x), p.symbols[0] + i);
+        store(with_context(symbol(1, i), contexts.y), p.symbols[1] + i);
+        store(with_context(symbol(2, i), contexts.z), p.symbols[2] + i);
+    };
     const auto get = [&](int stream, int64_t i) __attribute__((always_inline)) {
         const Ints low = load(p.numbers[stream] + i) & ((1 << raw[stream]) - 1);
-        return number(load(p.symbols[stream] + i), low, raw[stream]);
+        return number(symbol(stream, i), low, raw[stream]);
     };
     if (p.kind == SPHERE)
         for (int64_t i = 0; i < p.n; i += LANES) {
             const Ints a = get(0, i);
             const Floats square = load(p.squared_lengths + i), side = third(square, a, get(1, i));
-            store(sphere_context(square, a), to[1] + i);
-            store(quarter(side, whole(side)), to[2] + i);
+            put_contexts(i, {Ints{}, sphere_context(square, a), quarter(side, whole(side))});
         }
     else
         for (int64_t i = 0; i < p.n; i += LANES) {
-            const Ints how = load(p.symbols[0] + i);
+            const Ints how = symbol(0, i);
             const Vector second = second_vectors(p.all, p.second_slots + i, p.are_adjacent[i / GROUP]);
             const Floats square = load(p.squared_lengths + i);
             const Plane u = plane(rotated(axis_of(how >> 1), second), square, p.second_square);
-            store(longest(second), to[0] + i);
-            store(circle_context(u), to[1] + i);
-            store(circle_point(u, square, plus(centre(u), get(1, i)), how & 1).context, to[2] + i);
+            const CirclePoint both = circle_point(u, square, plus(centre(u), get(1, i)), how & 1);
+            put_contexts(i, {longest(second), circle_context(u), both.context});
         }
 }
 

@@ -7,7 +7,7 @@
 #include "rigid_numbers_loops.h"
 
 namespace mdio::rigid {
-const Steps PLAIN = {{first_contexts, second_contexts, third_contexts}, finish, to_numbers, contexts_of, find_models};
+const Steps PLAIN = {{first_contexts, second_contexts, third_contexts}, finish, to_numbers, set_contexts, find_models};
 
 const Steps& steps() { return has_avx512() ? AVX512 : has_avx2() ? AVX2 : PLAIN; }
 }  // namespace mdio::rigid

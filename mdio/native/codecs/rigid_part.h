@@ -28,7 +28,7 @@ struct Steps {
     void (*contexts[STREAMS])(const Part& part, uint8_t* to);
     void (*finish)(const Part& part);
     void (*to_numbers)(const ClassVectors& from, const VectorNumbers& to);
-    void (*contexts_of)(const Contexts& from, uint8_t* const to[STREAMS]);
+    void (*set_contexts)(const Contexts& of);
     void (*find_models)(const FramePairs& pairs, AtomModels& models);
 };
 const Steps& steps();  // of this processor

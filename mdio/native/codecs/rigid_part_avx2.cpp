@@ -9,6 +9,6 @@ MDIO_FILE_TARGET("avx2")
 #include "rigid_numbers_loops.h"
 
 namespace mdio::rigid {
-const Steps AVX2 = {{first_contexts, second_contexts, third_contexts}, finish, to_numbers, contexts_of, find_models};
+const Steps AVX2 = {{first_contexts, second_contexts, third_contexts}, finish, to_numbers, set_contexts, find_models};
 }  // namespace mdio::rigid
 MDIO_FILE_TARGET_END
