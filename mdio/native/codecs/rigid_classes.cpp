@@ -16,7 +16,7 @@ constexpr int64_t MIN_CLASS_SYMBOLS = 6000;  // of a stream, that pay for a clas
 constexpr float MAX_SPREAD_OCTAVES = 1.2f;  // octaves between quartiles
 constexpr int BINS_PER_UNIT = 4;  // bins of lengths
 constexpr int PEAK_BINS = 3;  // bins that go with a peak
-constexpr int64_t MAX_DISTANCES = 5000;  // distances, to know their mean
+constexpr int64_t MAX_DISTANCES = 1000;  // distances, to know their mean
 constexpr size_t MAX_SAMPLED = 10000;  // atoms, to know their quartiles
 
 // How often models are used, by the atoms of a group and of those that share them.
