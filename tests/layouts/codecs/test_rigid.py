@@ -52,6 +52,14 @@ def system(n_frames: int, seed: int = 0) -> np.ndarray:
     return np.concatenate([*parts, waters(300, n_frames, 4, 0.05, seed)], 1).astype(np.float32)
 
 
+def solvents(n_frames: int) -> np.ndarray:
+    """Return waters with other atoms between them, and enough for the later ones to be taken as the first."""
+    ions = np.random.default_rng(3).normal(0, 3, (n_frames, 7, 3)).cumsum(0)
+    parts = [waters(1500, n_frames, 3, 0.1, 1), ions, waters(900, n_frames, 4, 0.1, 2)]
+    parts += [chain(100, n_frames), waters(1800, n_frames, 3, 0.1, 4)]
+    return np.concatenate(parts, 1).astype(np.float32)
+
+
 def integers_of(positions: np.ndarray) -> np.ndarray:
     return np.rint(positions.astype(np.float64) / 0.01).astype(np.int32)
 
@@ -180,6 +188,35 @@ def test_all_processors_write_the_same_bytes(n_frames, form, monkeypatch):
             assert np.array_equal(decoded(data, x.shape), expected(x))
             made.add(data)
     assert len(made) == 1
+
+
+@pytest.mark.parametrize("n_frames", [2, 10, 14])
+def test_solvent_that_other_atoms_interrupt(n_frames, monkeypatch):
+    x = solvents(n_frames)
+    made = set()
+    for side in [side for side in SIDES if side != "numpy"]:
+        with kernels_of(side, monkeypatch):
+            data = encode_chunk(x, RIGID)
+            assert np.array_equal(decoded(data, x.shape), expected(x))
+            made.add(data)
+    assert len(made) == 1
+    with kernels_of("numpy", monkeypatch):
+        assert np.array_equal(decoded(data, x.shape), expected(x))
+
+
+def test_molecules_of_solvent_are_described_alike():
+    x = waters(4000, 10, 3, 0.05).astype(np.float32)
+    nbytes_of_description = int.from_bytes(encode_chunk(x, RIGID)[24:28], "little")
+    assert nbytes_of_description < 4000
+
+
+def test_molecules_that_a_side_of_the_box_cuts():
+    """They do not change the lengths that the others have."""
+    whole = waters(2000, 10, 3, 0.6)
+    cut = whole.copy()
+    cut[6:] %= 20
+    small, large = (len(encode_chunk(x.astype(np.float32), RIGID)) for x in (whole, cut))
+    assert small < large < 1.2 * small
 
 
 def outcome(data: bytes, shape: tuple[int, ...]) -> bytes | None:
