@@ -13,7 +13,7 @@ constexpr int64_t MAX_OFFSET = 16;  // atoms before an atom that are tried as it
 constexpr int64_t MAX_PAIRS = 6;
 constexpr int64_t SOLVENT_PAIRS = 4;  // enough for solvent in short chunks
 constexpr float MAX_RIGID_LENGTH = 1000.0f;
-constexpr int64_t REPEAT = 1920;  // atoms: eight times a multiple of the sizes of most molecules of solvent
+constexpr int64_t REPEAT = 480;  // atoms: twice a multiple of the sizes of most molecules of solvent
 
 // Approximate logarithm from the bits of a float: off by 0.09 at most, and the same on all machines.
 MDIO_INLINE float log2_of(float x) {
