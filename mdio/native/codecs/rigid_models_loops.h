@@ -200,18 +200,21 @@ MDIO_INLINE bool has_lengths(const Places& p, int64_t n_pairs, int64_t at, uint3
         const int64_t i = MAX_OFFSET + at + lane;
         const Ints rigid_offset = load(models.rigid_offset.data() + from + lane);
         const Floats length = load(models.rigid_length.data() + from + lane);
+        Ints are_off = rigid_offset;  // of atoms whose parent is not among those tried, too
         for (int32_t offset = 1; offset <= int32_t(MAX_OFFSET); ++offset) {
             if (!(offsets_tried >> offset & 1)) continue;
+            Ints is_off{};
             for (int64_t k = 0; k < n_pairs; ++k) {
                 const auto less = [&](const float* of) __attribute__((always_inline)) {
                     return load(of + i) - load(of + i - offset);
                 };
                 const Floats ux = less(p.at[k][0]), uy = less(p.at[k][1]), uz = less(p.at[k][2]);
                 const Floats off = magnitude(root(ux * ux + uy * uy + uz * uz) - length);
-                const Ints is_off = off < MAX_ROUNDED ? Ints{} : Ints{} + 1;
-                differ |= rigid_offset == offset ? is_off : Ints{};
+                is_off |= off < MAX_ROUNDED ? Ints{} : Ints{} + 1;
             }
+            are_off = rigid_offset == offset ? is_off : are_off;
         }
+        differ |= are_off;
     }
     return !any_lane(differ);
 }
@@ -246,7 +249,8 @@ int64_t share_models(const FramePairs& pairs, int64_t begin, int64_t n, uint32_t
     load_run<false>(pairs, n_pairs, begin, places);
     for (int64_t at = 0; at < n; at += GROUP) {
         size_t& from = models.shared[size_t(begin + at) / GROUP];
-        if (from == size_t(begin + at) || has_lengths(places, n_pairs, at, offsets_tried, models, int64_t(from))) continue;
+        const bool is_own = from == size_t(begin + at);
+        if (is_own || has_lengths(places, n_pairs, at, offsets_tried, models, int64_t(from))) continue;
         from = size_t(begin + at);
         ++n_others;
     }
@@ -280,7 +284,7 @@ void find_models(const FramePairs& pairs, AtomModels& models) {
             every = offsets_tried == last ? std::min(2 * every, MAX_RUNS) : MIN_RUNS;
             last = offsets_tried, until = begin / RUN + every;
         }
-        for (int64_t at = begin; at < begin + RUN; at += GROUP)
+        for (int64_t at = begin; at < begin + n; at += GROUP)
             if (models.has_own(size_t(at)))
                 models.are_common[size_t(at) / GROUP] = is_common(models, at, offsets_tried);
     }

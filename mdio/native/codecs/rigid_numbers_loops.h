@@ -22,8 +22,8 @@ using ContextsOf = Vector;
 MDIO_INLINE Ints with_context(const Ints& symbol, const Ints& context) { return (symbol & 255) | context * 256; }
 
 template <Kind kind>
-MDIO_INLINE void put(const VectorNumbers& to, int64_t i, const Vector& v, const ContextsOf& contexts = {Ints{}, Ints{}, Ints{}},
-                     const Ints& out_of_range = Ints{}) {
+MDIO_INLINE void put(const VectorNumbers& to, int64_t i, const Vector& v,
+                     const ContextsOf& contexts = {Ints{}, Ints{}, Ints{}}, const Ints& out_of_range = Ints{}) {
     Ints bad = out_of_range;
     const auto put_stream = [&](int stream, const Ints& x, const Ints& context) __attribute__((always_inline)) {
         const Ints symbol = (x >> to.raw[stream]) + (is_centred(kind, stream) ? ZERO_SYMBOL : 0);

@@ -53,7 +53,7 @@ def system(n_frames: int, seed: int = 0) -> np.ndarray:
 
 
 def solvents(n_frames: int) -> np.ndarray:
-    """Return waters with other atoms between them, and enough for the later ones to be taken as the first."""
+    """Return waters with other atoms between them; the later ones are taken as the first."""
     ions = np.random.default_rng(3).normal(0, 3, (n_frames, 7, 3)).cumsum(0)
     parts = [waters(1500, n_frames, 3, 0.1, 1), ions, waters(900, n_frames, 4, 0.1, 2)]
     parts += [chain(100, n_frames), waters(1800, n_frames, 3, 0.1, 4)]
