@@ -39,7 +39,8 @@ from mdio.layouts.registry import open_layout
 from mdio.layouts.views import KEEP_ALL, check_overlap
 from mdio.layouts.views.joining import Joining, join
 
-MAX_OPEN = 16  # sources that are open at the same time, since file handles are limited
+MAX_OPEN, MAX_OPEN_OF_CHUNKS = 16, 4
+"""Sources that are open at the same time; fewer if they may keep a decoded chunk in memory."""
 
 
 class ChainLayout(Layout):
@@ -86,7 +87,9 @@ class ChainLayout(Layout):
         self._joining: Joining | None = None
         self._infos: list[TrajectoryInfo] = []
         self._source_boundaries: dict[int, NDArray[np.int64]] = {}
-        self._open_sources = HandleCache[Layout, Layout](lambda source: source, MAX_OPEN)
+        are_native = all(source.facts.can_copy_frames for source in self.sources)
+        max_open = MAX_OPEN if are_native else MAX_OPEN_OF_CHUNKS
+        self._open_sources = HandleCache[Layout, Layout](lambda source: source, max_open)
         self._edges = np.zeros(1, np.int64)
         self._starts: list[int] = []
 
