@@ -28,6 +28,14 @@ def boxes_from_vectors(vectors: NDArray[Any], scale: float | None = None) -> NDA
     Angles, in degrees, are those between second and third, first and third, first and second
     vector. Zeros where a length is not positive or an angle not between 0 and 180.
     """
+    if vectors.shape == (1, 3, 3) and vectors.dtype == np.float32:
+        edges = vectors[0].diagonal().tolist()
+        if all(0 < edge < 1e30 for edge in edges) and np.count_nonzero(vectors) == 3:
+            # The same numbers in less time, of which single frames of an XTC took a third.
+            boxes = np.array([[*edges, RIGHT_ANGLE, RIGHT_ANGLE, RIGHT_ANGLE]], np.float32)
+            if scale is not None:
+                boxes[:, :3] *= np.float32(scale)
+            return boxes
     cells = np.ascontiguousarray(vectors, np.float64)
     if cells.ndim != 3 or cells.shape[1:] != (3, 3):
         raise ValueError(f"vectors have shape {cells.shape}; it must be (frames, 3, 3)")

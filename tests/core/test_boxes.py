@@ -108,6 +108,7 @@ def test_angles_that_only_just_close():
 def test_degenerate_vectors(cell, dtype):
     vectors = np.array([cell, np.eye(3)], dtype)
     assert_same_bits(boxes_from_vectors(vectors), oracle_boxes(vectors))
+    assert_same_bits(boxes_from_vectors(vectors[:1]), oracle_boxes(vectors[:1]))
 
 
 @pytest.mark.parametrize("box", DEGENERATE_BOXES)
@@ -119,6 +120,14 @@ def test_degenerate_boxes(box):
 @given(arrays(np.float32, (3, 3, 3), elements=st.floats(-100, 100, width=32)))
 def test_any_vectors(vectors):
     assert_same_bits(boxes_from_vectors(vectors), oracle_boxes(vectors))
+
+
+@given(arrays(np.float32, 3, elements=st.floats(width=32)), st.sampled_from([None, 10.0]))
+def test_any_edges_of_one_cell(edges, scale):
+    """As those of several cells, of which single ones take another way."""
+    vectors = np.diag(edges)[np.newaxis]
+    several = np.concatenate([vectors, vectors])
+    assert_same_bits(boxes_from_vectors(vectors, scale), boxes_from_vectors(several, scale)[:1])
 
 
 NUMBERS = st.sampled_from([90, 90, 60, 120, 0, 180, np.inf, np.nan]) | st.floats(-10, 190, width=32)
