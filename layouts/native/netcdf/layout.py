@@ -480,9 +480,10 @@ class NCDFLayout(NativeLayout):
         self._variable_names -= unwritten
 
     def _is_unwritten(self, name: str, values: NDArray[Any]) -> NDArray[np.bool_]:
-        rows = values.reshape(len(values), -1)
-        ends = rows[:, [0, -1]] if rows.shape[1] else np.zeros((len(rows), 2))
-        return np.asarray((ends == self._fill_values[name]).any(axis=1))
+        rows, fill_value = values.reshape(len(values), -1), self._fill_values[name]
+        if not rows.shape[1]:
+            return np.zeros(len(rows), bool)
+        return np.asarray((rows[:, 0] == fill_value) | (rows[:, -1] == fill_value))
 
     def _has_equal_times(self, n_frames: int) -> bool:
         """Return whether times say nothing: those of the first two frames and of the last."""
@@ -598,7 +599,7 @@ class NCDFLayout(NativeLayout):
         for first, end in batches(start, stop, self._data.record_nbytes):
             arrays = self._data.read(first, end, bounds_by_name)
             for name, values in arrays.items():
-                if (unwritten := self._is_unwritten(name, values)).any():
+                if np.count_nonzero(unwritten := self._is_unwritten(name, values)):
                     raise SourceError(
                         f"{self.path}: frame {first + int(unwritten.argmax())} is not whole: its "
                         f"{name} hold {self._fill_values[name]:g}, which NetCDF has where nothing "
@@ -623,13 +624,17 @@ class NCDFLayout(NativeLayout):
             block.time[...] = self._times(arrays)
         else:
             block.time[...] = frames * float(self.options.get("dt") or 1.0)
-        block.box[...] = 0
-        if set(CELL) <= set(arrays):
-            with np.errstate(over="ignore", invalid="ignore"):
-                for name, target in zip(CELL, (block.box[:, :3], block.box[:, 3:]), strict=True):
-                    target[...] = self._scaled(arrays, name)
-                    target *= np.float32(self._factors[name] or 1)
-            block.box[(block.box[:, :3] == 0).all(axis=1)] = 0
+        if not all(name in arrays for name in CELL):
+            block.box[...] = 0
+            return
+        with np.errstate(over="ignore", invalid="ignore"):
+            for name, target in zip(CELL, (block.box[:, :3], block.box[:, 3:]), strict=True):
+                target[...] = self._scaled(arrays, name)
+                if factor := self._factors[name]:
+                    target *= np.float32(factor)
+        has_cell = block.box[:, :3].any(axis=1)
+        if np.count_nonzero(has_cell) < block.n_frames:
+            block.box[~has_cell] = 0
 
     def _times(self, arrays: dict[str, NDArray[Any]]) -> NDArray[np.float64]:
         times = np.asarray(self._scaled(arrays, "time"), np.float64)

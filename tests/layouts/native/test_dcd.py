@@ -9,10 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from MDAnalysisTests import datafiles
 from suites.native_files import CELLS, made_up, write_dcd
 
-from mdio.layouts.native.dcd import DCDLayout
+from mdio.layouts.native.dcd import DCDLayout, boxes_from_cells
 from mdio.testing.reading import (
     LayoutReadingTests,
     Oracle,
@@ -156,6 +158,20 @@ CELL_KINDS = {
     "beyond float32": [1e300, 70, 40, 80, 90, 50],
     "tiny": [1e-60, 70, 1e-60, 80, 90, 1e-60],
 }
+
+
+LENGTHS = st.sampled_from([0.0, -1.0, 1e35, 1e-40, np.nan, np.inf]) | st.floats(0, 200)
+ANGLES = st.sampled_from([0.0, -0.0, 0.5, 1.0, 90.0, 180.0, 181.0, np.nan]) | st.floats(-2, 200)
+
+
+@given(st.tuples(LENGTHS, ANGLES, LENGTHS, ANGLES, ANGLES, LENGTHS), st.sampled_from([0, 24, 30]))
+def test_the_cell_of_one_frame_is_as_among_others(numbers, version):
+    """To the bit: one alone takes a shorter way."""
+    cell = np.array([numbers])
+    several = boxes_from_cells(np.concatenate([cell, cell]), version)
+    np.testing.assert_array_equal(
+        boxes_from_cells(cell, version).view(np.int32), several[:1].view(np.int32)
+    )
 
 
 def test_every_kind_of_cell_is_that_of_mdanalysis(tmp_path):
