@@ -418,6 +418,8 @@ class TextFrames(ForeignReader):
             line = deviating_line(raw) if _NUMBER_ERRORS.search(str(error)) else ""
             problem = line or f"MDAnalysis finds: {one_line(error)[:200]}"
             raise self._format_error(frame, problem) from error
+        if snapshot.step is not None and not -(2**63) <= snapshot.step < 2**63:
+            raise self._format_error(frame, f"its step, {snapshot.step}, does not fit 64 bits")
         if not self.has_times:
             snapshot.time = None
         elif snapshot.time is not None:

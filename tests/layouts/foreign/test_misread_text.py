@@ -561,3 +561,14 @@ def test_what_is_told_of_columns_that_are_not_read_ends_no_dump(tmp_path):
 def test_names_ending_in_gz_of_files_that_are_not_packed(tmp_path):
     path = write(tmp_path / "a.xyz.gz", "1\n\nC 1 2 3\n")
     assert positions_of(path).tolist() == [[[1, 2, 3]]]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.xyz", "1\n i = {}, time = 1.000, E = -1\nAr 0 0 0\n"),
+        ("a.gro", "t= 1.0 step= {}\n1\n    1AR      AR    1   0.100   0.200   0.300\n1 1 1\n"),
+    ],
+)
+def test_a_step_that_no_64_bits_hold_is_told(tmp_path, name, text):
+    assert f"{10**20}" in refusal(write(tmp_path / name, text.format(10**20)))
