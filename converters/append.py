@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.converters.opening import read_frame_keys, topology_for
+from mdio.converters.opening import open_again, read_frame_keys, topology_for
 from mdio.converters.options import ConversionOptions, ConvertResult
 from mdio.converters.periodic import TransformedLayout
-from mdio.converters.selection import SelectedAtoms, check_not_truncated, open_with_topology
+from mdio.converters.selection import SelectedAtoms, check_not_truncated
 from mdio.converters.strategies.choice import choose_strategy
 from mdio.converters.strategies.conversion import Conversion
 from mdio.converters.strategies.job import ExtendedOutput, Job
@@ -490,8 +490,12 @@ class _AppendPlanner:
         file_records = old_source.get("files", [old_source])
         suffixes = {Path(record["path"]).suffix for record in file_records if "path" in record}
         open_options = old_source.get("opened", {}) if path.suffix in suffixes else {}
-        source = open_with_topology(
-            path, options.sources.top, verify=options.sources.verify, **open_options
+        source = open_again(
+            path,
+            options.sources.top,
+            old_source if path.suffix in suffixes else {},
+            verify=options.sources.verify,
+            **open_options,
         )
         info, atoms = source.info, self._atoms
         n_atoms = manifest["source"].get("n_atoms", manifest["n_atoms"] if atoms is None else None)

@@ -11,12 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.converters.periodic import TransformedLayout
+from mdio.converters.selection import AnyTopology, open_with_topology
 from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.core.files.fingerprint import content_of, fingerprint
-from mdio.core.files.store import AnyPath, Paths, path_list
+from mdio.core.files.store import AnyPath, Paths, path_list, to_path
 from mdio.core.topology import Topology
 from mdio.core.words import number_text, plural, times_text
-from mdio.layouts.base import Layout
+from mdio.layouts.base import MADE_UP_DT_PS, TIMES_MADE_UP, Layout
 from mdio.layouts.manifest import indices_from_runs
 from mdio.layouts.registry import open_layout
 from mdio.layouts.views import KEEP_ALL
@@ -44,6 +45,26 @@ def source_open_options(layout: Layout) -> dict[str, Any]:
     if {"unreadable_frames", "lost"} & source.keys():
         options["salvage"] = True
     return options
+
+
+def open_again(
+    paths: Paths,
+    top: AnyTopology | None,
+    record: Mapping[str, Any],
+    **options: Any,
+) -> Layout:
+    """Open files of a source as when an output was made of it; raises as `open_with_topology`.
+
+    `record`: the ``source`` of the output's manifest. Earlier versions did not read the times of
+    CP2K's XYZ, and made some up: so they are here, too, for outputs made then.
+    """
+    layout = open_with_topology(paths, top, **options)
+    made_up_before = any(text.startswith(TIMES_MADE_UP) for text in record.get("made_up", ()))
+    are_xyz = all(".xyz" in to_path(path).name.lower() for path in path_list(paths))
+    if not (made_up_before and are_xyz and "dt" not in options and layout.stored_times.has_times):
+        return layout
+    layout.close()
+    return open_with_topology(paths, top, dt=MADE_UP_DT_PS, **options)
 
 
 def sort_as_recorded(layout: Layout, files: Paths) -> list[AnyPath]:

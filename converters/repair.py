@@ -15,9 +15,14 @@ from typing import Any
 import numpy as np
 
 from mdio.converters.convert import plan_conversion
-from mdio.converters.opening import sort_as_recorded, source_open_options, source_view
+from mdio.converters.opening import (
+    open_again,
+    sort_as_recorded,
+    source_open_options,
+    source_view,
+)
 from mdio.converters.options import ConversionOptions, Progress
-from mdio.converters.selection import can_read, open_with_topology
+from mdio.converters.selection import can_read
 from mdio.converters.strategies.conversion import Conversion
 from mdio.converters.strategies.job import CHECKSUM_KEYS, RepairedOutput
 from mdio.converters.strategies.resuming import STRIPE_KEYS
@@ -231,7 +236,7 @@ def _plan_repair(
             "what belongs there; convert its source again"
         )
     paths = sort_as_recorded(damaged, against)
-    source = open_with_topology(paths, top, **source_open_options(damaged))
+    source = open_again(paths, top, manifest["source"], **source_open_options(damaged))
     try:
         view, joined_source = source_view(damaged, source, top)
         if has_source_integers(manifest) and not source.info.xtc_integers:

@@ -23,6 +23,7 @@ from mdio.converters.opening import (
     add_writer_frames,
     count_excluded_frames,
     describe_missing_frames,
+    open_again,
     open_or_salvage,
     paths_by_contents,
     recorded_files,
@@ -31,7 +32,6 @@ from mdio.converters.opening import (
     source_view,
 )
 from mdio.converters.options import Progress
-from mdio.converters.selection import open_with_topology
 from mdio.core.errors import CorruptLayoutError, PlanError, SourceError
 from mdio.core.files.fingerprint import content_of, fingerprint
 from mdio.core.files.store import AnyPath, Paths, path_list, to_path
@@ -307,7 +307,9 @@ class Verifier:
                 options = source_open_options(layout)
                 if overlap is not None:
                     options["overlap"] = overlap
-                source = open_with_topology(files, top, **options)
+                source = open_again(
+                    files, top, (layout.manifest or {}).get("source", {}), **options
+                )
                 self.files_view, _ = source_view(layout, source, top)
                 recorded = paths_by_contents(files)
                 for file in source_files:

@@ -53,6 +53,8 @@ MISSING_VALUE_OPTIONS = {
 """Options for values that a file may lack: flag, and what it gives. Without them, values are made
 up."""
 
+MADE_UP_DT_PS = 1.0
+"""Time between frames that are given none."""
 TIMES_MADE_UP = "times are made up"
 """Beginning of the note in `TrajectoryInfo.made_up`."""
 TIMES_MADE_UP_NOT_STEPS = f"{TIMES_MADE_UP}, though steps are known"

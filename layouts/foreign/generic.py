@@ -23,7 +23,7 @@ from mdio.core.files.fingerprint import read_head
 from mdio.core.frames import AtomIndices, Flaws, FrameBlock, TrajectoryInfo
 from mdio.core.topology import Topology
 from mdio.core.words import did_you_mean
-from mdio.layouts.base import FormatFacts, Layout, redundant_option_error
+from mdio.layouts.base import MADE_UP_DT_PS, FormatFacts, Layout, redundant_option_error
 from mdio.layouts.foreign.compressed import (
     COMPRESSED_SUFFIXES,
     DECOMPRESSORS,
@@ -132,7 +132,9 @@ class GenericLayout(Layout):
             path=str(self.path),
             n_frames=frames.n_frames,
             n_atoms=frames.n_atoms,
-            dt_ps=times[1] - times[0] if len(times) > 1 else float(1.0 if dt is None else dt),
+            dt_ps=times[1] - times[0]
+            if len(times) > 1
+            else float(MADE_UP_DT_PS if dt is None else dt),
             time_first_ps=times[0],
             time_last_ps=times[-1],
             has_velocities="velocities" in frames.fields,
@@ -204,7 +206,7 @@ class GenericLayout(Layout):
         dt, offset = self.options.get("dt"), self.options.get("time_offset")
         number = snapshot.step if self._frames.time_unit == "steps" else frame
         number = frame if number is None else number
-        return number * float(1.0 if dt is None else dt) + float(offset or 0.0)
+        return number * float(MADE_UP_DT_PS if dt is None else dt) + float(offset or 0.0)
 
     def _format_name(self) -> str | None:
         """Return MDAnalysis' name of the format; None if it is unknown."""

@@ -137,3 +137,24 @@ def test_counted_frames_are_known_by_their_contents(tmp_path, layout):
     with pytest.raises(SourceError, match=r"no times or steps .* keep-all"):
         mdio.append(rest, out, overlap="keep-last")
     assert mdio.append(rest, out, overlap="keep-all").n_frames == 14
+
+
+@pytest.mark.parametrize("name", ["o.zarr", "o.h5md", "o.segments"])
+def test_times_of_cp2k_stay_made_up_in_outputs_of_versions_that_made_them_up(
+    tmp_path, monkeypatch, name
+):
+    """Else times of 0, 1, 2 and 3 ps were followed by one of 0.04 ps."""
+    source, out = tmp_path / "md-pos-1.xyz", tmp_path / name
+    frames = [
+        f"1\n i = {5 * n:8d}, time = {10.0 * n:12.3f}, E = -0.1\nAr {n} 0 0\n" for n in range(6)
+    ]
+    source.write_text("".join(frames[:4]))
+    with monkeypatch.context() as before:
+        before.setattr("mdio.layouts.foreign.text.counted.XYZ._run", lambda *_: None)
+        mdio.convert(source, out)
+    assert mdio.verify(out, against=source).ok
+    source.write_text("".join(frames))
+    mdio.append(source, out)
+    with mdio.open(out) as layout:
+        assert layout.read(0, 6).time.tolist() == [0, 1, 2, 3, 4, 5]
+    assert mdio.verify(out, against=source).ok
