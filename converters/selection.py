@@ -276,9 +276,10 @@ def notes_on_cut_names(
     names = dict.fromkeys(name for column in columns for name in column.values())
     long_names = [name for name in names if len(name) > n_letters]
     if long_names:
+        have = "has" if len(long_names) == 1 else "have"
         notes.append(
             f"{holder} holds {n_letters} letters of a name, and "
-            f"{plural(len(long_names), 'name')} of atoms or residues have more, such as "
+            f"{plural(len(long_names), 'name')} of atoms or residues {have} more, such as "
             f"{long_names[0]}; h5md and zarr hold them in full"
         )
     segids = topology.texts("segids") if holds_segments else None

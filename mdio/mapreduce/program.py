@@ -206,6 +206,7 @@ def combine_pairs(combine: Callable[..., Any] | str, pairs: KeyValuePairs) -> Ke
         values = convert_values(combined_values, len(firsts))
     edges = np.array([-1, *firsts, len(pairs.keys)])
     if not np.all(np.diff(edges) > 0):
-        raise ValueError(f"{kernel_name(combine)} gave first rows that do not ascend, or are none")  # type: ignore[arg-type]
+        name = kernel_name(combine)  # type: ignore[arg-type]
+        raise ValueError(f"{name} gave first rows that do not ascend or do not exist")
     columns = [pairs.keys[firsts], pairs.frame_index[firsts], *values.values()]
     return KeyValuePairs(tuple(values), columns)

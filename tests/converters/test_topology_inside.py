@@ -317,6 +317,8 @@ def test_names_that_the_topology_beside_cuts_are_told(tmp_path):
     (note,) = notes("b.dcd", select=[0, 1, 2])
     assert "2 names of atoms or residues have more, such as OXYGEN1" in note
     assert not notes("c.dcd", select=[0, 3])
+    (note,) = notes("d.dcd", select=[0, 1])
+    assert "1 name of atoms or residues has more, such as OXYGEN1" in note
     assert not notes("b.zarr", select=[0, 1, 2])
     assert list(mda.Universe(tmp_path / "b.zarr").atoms.names) == ["C1", "OXYGEN1", "OXYGEN2"]
 

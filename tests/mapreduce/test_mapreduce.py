@@ -243,7 +243,7 @@ def test_a_combiner_that_names_no_rows(adk, firsts):
     def combine(keys, values):
         return firsts, {"n": np.ones(2)}
 
-    with pytest.raises(BlockError, match="first rows that do not ascend, or are none"):
+    with pytest.raises(BlockError, match="first rows that do not ascend or do not exist"):
         mdio.map_reduce(adk["dcd"], map=programs.bins, reduce=programs.total, combine=combine)
 
 
