@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -85,14 +86,14 @@ def run_for_json(command: Sequence[str], file: Path | None = None) -> dict[str, 
     process = subprocess.run(
         command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
     )
-    try:
-        output: dict[str, Any] = json.loads(process.stdout if file is None else file.read_text())
-    except (ValueError, OSError):
-        output = {}
-    if process.returncode or not output:
-        stderr = " ".join(process.stderr.split()) or "no message"
-        raise BlockError(f"{' '.join(command)} failed ({process.returncode}): {stderr}")
-    return output
+    with suppress(ValueError, OSError):
+        if not process.returncode:
+            output: dict[str, Any] = json.loads(
+                process.stdout if file is None else file.read_text()
+            )
+            return output
+    stderr = " ".join(process.stderr.split()) or "no message"
+    raise BlockError(f"{' '.join(command)} failed ({process.returncode}): {stderr}")
 
 
 MDIO = ("-m", "mdio.cli.main")

@@ -177,35 +177,26 @@ def test_copying_without_copy_file_range(tmp_path, monkeypatch, code):
             writing.copy_bytes(a.fileno(), 1_000_000, 10, b.fileno(), 0)
 
 
-def test_copying_into_a_full_disk(tmp_path, monkeypatch):
-    (tmp_path / "a").write_bytes(bytes(100))
-
-    def full(*args):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    for name in ("copy_file_range", "pwritev"):
-        monkeypatch.setattr(os, name, full)
-    with (
-        (tmp_path / "a").open("rb") as a,
-        (tmp_path / "b").open("wb") as b,
-        pytest.raises(OSError, match="No space"),
-    ):
-        writing.copy_bytes(a.fileno(), 0, 100, b.fileno(), 0)
-
-
-def test_an_error_of_the_source_is_not_one_of_the_copy(tmp_path, monkeypatch):
-    """In the kernel both have one number; the source is told where it cannot be read."""
+@pytest.mark.parametrize(
+    ("call", "code", "error", "message"),
+    [
+        ("pwritev", errno.ENOSPC, OSError, "No space"),
+        ("preadv", errno.EIO, SourceError, "byte 0 cannot be read"),
+    ],
+)
+def test_copying_says_which_file_failed(tmp_path, monkeypatch, call, code, error, message):
+    """In the kernel, errors of both files have one number."""
     (tmp_path / "a").write_bytes(bytes(100))
 
     def fail(*args):
-        raise OSError(errno.EIO, "Input/output error")
+        raise OSError(code, os.strerror(code))
 
-    for name in ("copy_file_range", "preadv"):
+    for name in ("copy_file_range", call):
         monkeypatch.setattr(os, name, fail)
     with (
         (tmp_path / "a").open("rb") as a,
         (tmp_path / "b").open("wb") as b,
-        pytest.raises(SourceError, match="byte 0 cannot be read"),
+        pytest.raises(error, match=message),
     ):
         writing.copy_bytes(a.fileno(), 0, 100, b.fileno(), 0)
 

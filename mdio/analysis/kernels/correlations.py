@@ -113,9 +113,8 @@ def _describe_uneven_times(time: NDArray[np.float64]) -> str:
     """Return where frames at `time` (F,), in ps, lie unevenly, and what to do."""
     intervals = np.diff(time)
     median_interval = float(np.median(intervals))
-    frame = int(
-        np.abs(intervals - median_interval).argmax()
-    )  # where the interval is least like the others
+    # Where the interval is least like the others.
+    frame = int(np.abs(intervals - median_interval).argmax())
     time_before, time_after = time[frame : frame + 2]
     if not intervals.any():
         return (

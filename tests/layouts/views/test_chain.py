@@ -22,7 +22,7 @@ from mdio.layouts.base import Layout
 from mdio.layouts.native.dcd import DCDLayout
 from mdio.layouts.native.netcdf.layout import NCDFLayout
 from mdio.layouts.native.trr import TRRLayout
-from mdio.layouts.views.chain import MAX_OPEN, ChainLayout
+from mdio.layouts.views.chain import MAX_OPEN, MAX_OPEN_OF_CHUNKS, ChainLayout
 from mdio.layouts.views.opening import open_source
 from mdio.testing.reading import (
     LayoutReadingTests,
@@ -109,6 +109,16 @@ def test_few_members_are_open_at_once(files):
         chain.read(0, chain.info.n_frames)
         assert sum(member._info is not None for member in many) <= MAX_OPEN
     assert all(source._info is None for source in many)
+
+
+def test_fewer_members_stored_in_chunks_are_open(files, tmp_path):
+    """Each may keep a decoded chunk in memory."""
+    for number in range(6):
+        mdio.convert(files[0], tmp_path / f"{number}.zarr")
+    many = [mdio.open(tmp_path / f"{number}.zarr") for number in range(6)]
+    with ChainLayout(many) as chain:
+        chain.read(0, chain.info.n_frames)
+        assert sum(member._info is not None for member in many) <= MAX_OPEN_OF_CHUNKS
 
 
 def test_the_interval_of_single_frames(files, tmp_path):
