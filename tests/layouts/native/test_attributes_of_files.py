@@ -203,6 +203,18 @@ def test_times_of_the_file_are_not_to_be_assumed(tmp_path, capsys):
     assert "leave out --length-unit" in capsys.readouterr()[1]
 
 
+@pytest.mark.parametrize("atom", [0, -1])
+def test_a_frame_that_was_written_in_part_is_an_error(tmp_path, atom):
+    """Its first atoms are there, or its last."""
+    path = netcdf(tmp_path / "a.nc", time=("picosecond", 1))
+    with netCDF4.Dataset(path, "a") as data:
+        data.variables["coordinates"][1, atom] = netCDF4.default_fillvals["f4"]
+    with mdio.open(path) as layout:
+        layout.read(0, 1)
+        with pytest.raises(SourceError, match="frame 1 is not whole: its coordinates"):
+            layout.read(1, 2)
+
+
 @pytest.mark.parametrize("name", ["coordinates", "velocities", "cell_lengths"])
 @pytest.mark.parametrize("kind", ["NETCDF3_64BIT_OFFSET", "NETCDF4"])
 def test_a_frame_that_was_not_written_whole_is_an_error(tmp_path, name, kind):
