@@ -82,8 +82,8 @@ class Transform:
     by_steps: bool = False
     """Whether that adds up the steps between frames, as `mdio.core.kernels.follow` says."""
     fit: Fit | None = None
-    counts: dict[int, bytes] | None = None
-    """For some frames, the `Crossings.counts` until then, packed by `pack_counts`."""
+    shifts: dict[int, bytes] | None = None
+    """For some frames, the `Crossings.shifts` until then, packed by `pack_shifts`."""
     note: str = ""
     """A summary of the steps, for the user."""
     notes: tuple[str, ...] = ()
@@ -270,17 +270,17 @@ FIRST_FRAMES = 3
 SAMPLE_FRAMES = 8
 """Frames of a sample that are spread over the whole trajectory."""
 
-Counts = NDArray[np.int64]
+Shifts = NDArray[np.int64]
 
 
 @dataclass
 class Crossings:
-    """How often each atom has crossed boundaries in the frames before `frame`."""
+    """Over which boundaries atoms have gone in the frames before `frame`."""
 
     frame: int
     last: NDArray[np.float64]
     """Positions in the frame before, where there was one."""
-    counts: Counts
+    shifts: Shifts
     """(A, 3): how often, or by how much; the ``shifts`` of `mdio.core.kernels.follow`."""
     by_steps: bool
     has_last: bool = False
@@ -587,13 +587,13 @@ class TransformedLayout(Layout):
 
     def _crossings_before(self, start: int, transform: Transform) -> Crossings:
         """Return the crossings of boundaries counted before frame `start`."""
-        counts = transform.counts or {}
-        counted_frame = max((frame for frame in counts if frame <= start), default=0)
+        shifts = transform.shifts or {}
+        counted_frame = max((frame for frame in shifts if frame <= start), default=0)
         crossings = self._crossings
         if crossings is None or not counted_frame <= crossings.frame <= start:
             crossings = self._crossings = self._new_crossings(counted_frame, transform)
             if counted_frame:
-                crossings.counts[:] = unpack_counts(counts[counted_frame]).reshape(-1, 3)
+                crossings.shifts[:] = unpack_shifts(shifts[counted_frame]).reshape(-1, 3)
         return self._advance(crossings, start, transform)
 
     def n_read(self, transform: Transform) -> int:
@@ -603,8 +603,8 @@ class TransformedLayout(Layout):
 
     def _new_crossings(self, frame: int, transform: Transform) -> Crossings:
         n_atoms = self.n_read(transform)
-        counts = np.zeros((n_atoms, 3), np.int64)
-        return Crossings(frame, np.zeros((n_atoms, 3)), counts, transform.by_steps)
+        shifts = np.zeros((n_atoms, 3), np.int64)
+        return Crossings(frame, np.zeros((n_atoms, 3)), shifts, transform.by_steps)
 
     def _advance(self, crossings: Crossings, stop: int, transform: Transform) -> Crossings:
         batch_frames = max(1, RUN_NBYTES // max(1, 12 * len(crossings.last)))
@@ -619,7 +619,7 @@ class TransformedLayout(Layout):
         start, stop = run
         transform: Transform = self.options["transform"]
         crossings = self._advance(self._new_crossings(start, transform), stop + 1, transform)
-        return pack_counts(crossings.counts)
+        return pack_shifts(crossings.shifts)
 
 
 def _selection_text(atoms: Any, source: Layout, option: str) -> str | None:
@@ -638,7 +638,7 @@ def _count_crossings(crossings: Crossings, block: FrameBlock, *, apply: bool = T
         block.positions,
         block.box,
         crossings.last,
-        crossings.counts,
+        crossings.shifts,
         has_last=crossings.has_last,
         apply=apply,
         by_steps=crossings.by_steps,
@@ -646,25 +646,25 @@ def _count_crossings(crossings: Crossings, block: FrameBlock, *, apply: bool = T
     crossings.frame, crossings.has_last = crossings.frame + block.n_frames, True
 
 
-def pack_counts(counts: Counts) -> bytes:
-    """Return counts, most of which are zeros, as compressed bytes."""
-    return zlib.compress(counts.tobytes(), 1)
+def pack_shifts(shifts: Shifts) -> bytes:
+    """Return shifts, most of which are zeros, as compressed bytes."""
+    return zlib.compress(shifts.tobytes(), 1)
 
 
-def unpack_counts(counts: bytes) -> Counts:
-    """Return the counts in `pack_counts`'s bytes, one-dimensional."""
-    return np.frombuffer(zlib.decompress(counts), np.int64)
+def unpack_shifts(packed: bytes) -> Shifts:
+    """Return the shifts in `pack_shifts`'s bytes, one-dimensional."""
+    return np.frombuffer(zlib.decompress(packed), np.int64)
 
 
-COUNTS_NBYTES = 512 << 20
-"""Memory for all counts before they are compressed; at least one per worker is kept."""
+SHIFTS_NBYTES = 512 << 20
+"""Memory for all shifts before they are compressed; at least one per worker is kept."""
 
 
 def count_all_crossings(view: Any, plan: LayoutPlan, executor: Executor) -> None:
     """Count crossings of boundaries in parallel, for the workers that write: the first pass.
 
     Nothing is done where no atoms are followed, or for one worker, which reads all frames in order.
-    Counts are kept where the pieces of `plan` begin.
+    Shifts are kept where the pieces of `plan` begin.
     """
     transformed: Any = getattr(view, "source", None)
     if not hasattr(transformed, "count_crossings") or executor.n_workers == 1:
@@ -673,19 +673,19 @@ def count_all_crossings(view: Any, plan: LayoutPlan, executor: Executor) -> None
     if not transform.unwraps:
         return
     n_atoms = transformed.n_read(transform)
-    max_counts = max(executor.n_workers, COUNTS_NBYTES // (24 * n_atoms))
+    max_kept = max(executor.n_workers, SHIFTS_NBYTES // (24 * n_atoms))
     first_frames = sorted({0, *(int(view.frames[start]) for start, _ in plan.write_tasks())})
-    runs = list(pairwise(first_frames[:: -(-len(first_frames) // max_counts)]))
-    run_counts = executor.map(
+    runs = list(pairwise(first_frames[:: -(-len(first_frames) // max_kept)]))
+    run_shifts = executor.map(
         transformed.count_crossings, runs, describe=lambda run: f"frames {run[0]} to {run[1]}"
     )
-    run_counts = executor.from_owner(lambda: run_counts)
+    run_shifts = executor.from_owner(lambda: run_shifts)
     total = np.zeros(3 * n_atoms, np.int64)
-    counts = {}
-    for (_, frame), packed in zip(runs, run_counts, strict=True):
-        total += unpack_counts(packed)
-        counts[frame] = pack_counts(total)
-    transformed.options["transform"] = replace(transform, counts=counts)
+    shifts = {}
+    for (_, frame), packed in zip(runs, run_shifts, strict=True):
+        total += unpack_shifts(packed)
+        shifts[frame] = pack_shifts(total)
+    transformed.options["transform"] = replace(transform, shifts=shifts)
 
 
 def notes_on_transform(

@@ -149,9 +149,15 @@ def follow(
     apply: bool,
     /,
 ) -> None: ...
-
-follow_steps = follow
-
+def follow_steps(
+    positions: NDArray[np.float32],
+    vectors: NDArray[np.float64],
+    last: NDArray[np.float64],
+    shifts: NDArray[np.int64],
+    known: bool,
+    apply: bool,
+    /,
+) -> None: ...
 def fit_sums(
     positions: NDArray[np.float32],
     picked: NDArray[np.int64],

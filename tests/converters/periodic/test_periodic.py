@@ -180,7 +180,7 @@ def test_steps_are_added_up_in_parallel(wandering, tmp_path, workers, chunk_fram
 
 def test_few_counts_are_kept(wandering, tmp_path, monkeypatch):
     """What lies between two of them is followed again."""
-    monkeypatch.setattr("mdio.converters.periodic.COUNTS_NBYTES", 1)
+    monkeypatch.setattr("mdio.converters.periodic.SHIFTS_NBYTES", 1)
     monkeypatch.setattr("mdio.converters.periodic.RUN_NBYTES", 12 * 25 * 2)
     path, every = wandering
     for name in ("a.h5md", "a.segments"):
