@@ -145,6 +145,7 @@ class XTCLayout(ScannedLayout):
     reads_whole_frames = True
     check_frames = staticmethod(check_frames)
     header_nbytes = HEADER_NBYTES
+    _precision_note: str | None = None
 
     @classmethod
     def sniff(cls, path: Path) -> bool:
@@ -174,15 +175,32 @@ class XTCLayout(ScannedLayout):
 
     def _open_frames(self) -> TrajectoryInfo:
         self._find_frames(read_header(self.path).n_atoms, scan)
-        precision = self._finest_precision()
+        precisions = self._precisions()
+        precision = max(precisions, default=None)
+        others = [other for other in precisions if precision and precision % other]
+        if precision and others:
+            steps = [f"{NM_TO_ANGSTROM / steps_per_nm:.3g}" for steps_per_nm in others]
+            self._precision_note = (
+                f"{self.path}: some frames are rounded to {' and '.join(steps)} angstrom, which is "
+                f"no multiple of the {NM_TO_ANGSTROM / precision:.3g} of others: an XTC that is "
+                "written from it rounds them again; h5md and zarr keep them"
+            )
         return self._read_properties(
             compression=None if precision is None else "xtc",
             precision=None if precision is None else NM_TO_ANGSTROM / precision,
             rounding=Rounding(xtc_integers=precision is not None),
         )
 
-    def _finest_precision(self) -> float | None:
-        """Return the finest precision, of all frames if sampled ones differ; None without one."""
+    @property
+    def notes(self) -> tuple[str, ...]:
+        notes = super().notes
+        return notes if self._precision_note is None else (*notes, self._precision_note)
+
+    def _precisions(self) -> list[float]:
+        """Return the precisions of all frames if sampled ones differ; uncompressed ones have none.
+
+        Each once, in steps a nm, ascending.
+        """
         reads_first_only = (
             self.options.get("checksums") is not None or store_at(self.path).opening_waits
         )
@@ -190,7 +208,7 @@ class XTCLayout(ScannedLayout):
         precisions = {header.precision for header in self._headers(frames)}
         if len(precisions) > 1:
             precisions = {header.precision for header in self._headers(self._readable_frames)}
-        return max((precision for precision in precisions if precision is not None), default=None)
+        return sorted(precision for precision in precisions if precision is not None)
 
     def _read_into(
         self, start: int, stop: int, atoms: AtomIndices | None, block: FrameBlock

@@ -65,20 +65,40 @@ def test_fields_of_some_frames_are_nan_in_netcdf(tmp_path):
     assert "NaN" not in notes_of(path, tmp_path / "o.zarr")
 
 
-def test_the_finest_precision_of_an_xtc_is_kept(tmp_path):
-    block = block_of(2)
+def xtc_of_steps(path, *steps):
+    """Write an XTC with a frame for each step."""
+    block = block_of(len(steps))
     frames = [
         XTCEncoder(N_ATOMS, precision=step).encode(block.frames(slice(row, row + 1))).tobytes()
-        for row, step in enumerate((0.1, 0.001))
+        for row, step in enumerate(steps)
     ]
-    (tmp_path / "md.xtc").write_bytes(b"".join(frames))
-    with mdio.open(tmp_path / "md.xtc") as layout:
+    path.write_bytes(b"".join(frames))
+    return path
+
+
+def test_the_finest_precision_of_an_xtc_is_kept(tmp_path):
+    path = xtc_of_steps(tmp_path / "md.xtc", 0.1, 0.001)
+    with mdio.open(path) as layout:
         assert layout.info.precision == pytest.approx(0.001)
+        assert layout.notes == ()
         expected = layout.read(0, 2).positions
     for name in ("o.xtc", "o.zarr", "o.h5md"):
-        mdio.convert(tmp_path / "md.xtc", tmp_path / name)
+        mdio.convert(path, tmp_path / name)
         with mdio.open(tmp_path / name) as layout:
             np.testing.assert_allclose(layout.read(0, 2).positions, expected, atol=1e-5)
+
+
+def test_precisions_that_one_step_does_not_keep(tmp_path):
+    path = xtc_of_steps(tmp_path / "md.xtc", 0.01, 10 / 300, 0.01)
+    with mdio.open(path) as layout:
+        (note,) = layout.notes
+        assert "md.xtc: some frames are rounded to 0.0333 angstrom" in note
+        expected = layout.read(0, 3).positions
+    assert note in mdio.convert(path, tmp_path / "o.xtc").notes
+    for name in ("o.zarr", "o.h5md"):
+        mdio.convert(path, tmp_path / name)
+        with mdio.open(tmp_path / name) as layout:
+            np.testing.assert_array_equal(layout.read(0, 3).positions, expected)
 
 
 @pytest.mark.parametrize(("name", "is_told"), [("o.xtc", True), ("o.trr", True), ("o.dcd", False)])
