@@ -3,9 +3,11 @@
 import fcntl
 import gc
 import os
+import shutil
 import signal
 import struct
 import sys
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 
@@ -41,6 +43,17 @@ def pytest_collection_finish():
     """
     gc.collect()
     gc.freeze()
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Say what the failures of a nearly full disk have in common: caches leave some of it free."""
+    usage = shutil.disk_usage(tempfile.gettempdir())
+    needed = min(usage.total // 10, 8 << 30) + (1 << 30)
+    if terminalreporter.stats.get("failed") and usage.free < needed:
+        terminalreporter.write_line(
+            f"{tempfile.gettempdir()} has {usage.free >> 20} MiB free: tests of caches fail with "
+            f"less than {needed >> 20} MiB; free some, or set TMPDIR"
+        )
 
 
 GET_FLAGS, SET_FLAGS, TOP_OF_FOLDERS = 0x80086601, 0x40086602, 0x00020000
