@@ -15,6 +15,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mdio.layouts.base import Layout
 
 PARTS = 16
 RANGE_NBYTES = 4 << 20
@@ -53,7 +57,7 @@ def mdio_cases(folder: Path) -> dict[str, Ready]:
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(lambda p: put(store, f"put{number}/{p.name}", p), shards))
 
-    def read(layout: mdio.Layout) -> None:
+    def read(layout: Layout) -> None:
         with layout:
             blocks = aligned_blocks(layout.boundaries(), range(layout.info.n_frames), BLOCK_FRAMES)
             layout.prefetch([(block.start, block.stop) for block in blocks])
@@ -62,7 +66,7 @@ def mdio_cases(folder: Path) -> dict[str, Ready]:
                 out = buffer if len(block) == buffer.n_frames else None
                 layout.read(block.start, block.stop, out=out)
 
-    def opened(name: str) -> mdio.Layout:
+    def opened(name: str) -> Layout:
         layout = mdio.open(f"s3://bucket/{name}")
         _ = layout.info
         return layout
