@@ -309,7 +309,7 @@ def plan_conversion(
             f"{source.path}: its stored groups ({list_text(left_out_groups)}) are left out; store "
             "them again with --group NAME=SELECTION"
         )
-    plan = plan.replace(notes=(*plan.notes, *notes), source_density=source.info.nbytes_per_atom)
+    plan = plan.replace(notes=(*plan.notes, *notes), source_nbytes_per_atom=nbytes_per_atom)
     shares = filter(None, codec_shares.get(FULL_SYSTEM, ()))
     min_share = min(shares, default=0.0) / 2  # a few frames say little about the others
     if plan.container is not None and plan.keeps_integers:
@@ -339,7 +339,7 @@ def plan_conversion(
         repaired=repaired,
         former_state=former_state,
         unreadable_stretches=stretches,
-        min_nbytes=min_share * (source.info.nbytes_per_atom or 0.0) * plan.n_frames * plan.n_atoms,
+        min_nbytes=min_share * (nbytes_per_atom or 0.0) * plan.n_frames * plan.n_atoms,
     )
     return choose_strategy(job)
 

@@ -118,9 +118,9 @@ def choose_direct(requested: str, plan: LayoutPlan, target: Path) -> Direct:
     if requested != "auto":
         return requested == "on"
     nbytes = float(plan.nbytes)
-    if plan.precision and plan.precision_source != "asked" and plan.source_density:
+    if plan.precision and plan.precision_source != "asked" and plan.source_nbytes_per_atom:
         n_atoms = sum(array.n_atoms for array in plan.arrays) or plan.n_atoms
-        nbytes = min(nbytes, plan.source_density * plan.n_frames * n_atoms)
+        nbytes = min(nbytes, plan.source_nbytes_per_atom * plan.n_frames * n_atoms)
     if is_network(file_system_type(target)):
         return False
     if 0 < MEMORY_SHARE * free_memory() < nbytes:

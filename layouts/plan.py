@@ -401,6 +401,8 @@ PARTS = {
     for name, part in (("native", FieldPlan), ("stripes", StripePlan), ("writing", WritePlan))
 }
 """Names of the fields of each part of a plan."""
+JSON_NAMES = {"source_nbytes_per_atom": "source_density"}
+"""Keys in JSON, by field, where they differ from its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -435,8 +437,8 @@ class LayoutPlan:
     n_files: int = 1
     nbytes: int = 0
     """Bytes of the output: exact except for headers if uncompressed, an upper estimate if not."""
-    source_density: float | None = None
-    """Bytes on disk of the source per atom and frame; its name is a key of JSON and of journals."""
+    source_nbytes_per_atom: float | None = None
+    """Bytes on disk of the source per atom and frame; ``source_density`` in JSON and journals."""
 
     @property
     def keeps_integers(self) -> bool:
@@ -481,7 +483,7 @@ class LayoutPlan:
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as plain values, with sizes and counts that follow from it."""
-        plan = asdict(self)
+        plan = {JSON_NAMES.get(name, name): value for name, value in asdict(self).items()}
         for part in PARTS:
             plan |= plan.pop(part)
         plan["n_pieces"] = len(self.write_tasks())

@@ -25,37 +25,37 @@ class _NeededUnits:
         assert plan.units is not None
         self.units = plan.units
         self.frames = plan.frames
-        edges = -((plan.frames.start - plan.units.edges) // plan.frames.step)
-        edges = np.clip(edges, 0, len(plan.frames))
-        self.indices = np.flatnonzero(np.diff(edges) > 0)
-        """Numbers of the needed units among all units."""
-        self.edges = np.append(edges[self.indices], len(plan.frames)).tolist()
-        """First frame of each needed unit, counted in the frames that are analysed, and the end."""
+        starts = -((plan.frames.start - plan.units.edges) // plan.frames.step)
+        starts = np.clip(starts, 0, len(plan.frames))
+        self.unit_numbers = np.flatnonzero(np.diff(starts) > 0)
+        """Number of each needed unit among all units of the trajectory."""
+        self.starts = np.append(starts[self.unit_numbers], len(plan.frames)).tolist()
+        """Index in `frames` where each needed unit begins, and the number of frames."""
         keys = [unit_keys(str(units.path), units.numbers) for units in plan.units.file_units]
-        self.keys = np.concatenate(keys)[self.indices]
+        self.keys = np.concatenate(keys)[self.unit_numbers]
 
     def cached(self, cache: Cache) -> NDArray[np.bool_]:
         """Return a mask of the needed units that this node has."""
-        return self.units.cached(cache)[self.indices]
+        return self.units.cached(cache)[self.unit_numbers]
 
-    def parts(self, units: NDArray[np.int64], n_parts: int) -> list[list[NumberedBlock]]:
-        """Return the blocks of some of the needed units, in parts of about equally many frames.
+    def parts(self, indices: NDArray[np.int64], n_parts: int) -> list[list[NumberedBlock]]:
+        """Return the blocks of some needed units, in parts of about equally many frames.
 
-        There are at most as many parts as units.
+        `indices`: of these among the needed units. There are at most as many parts as units.
         """
-        n_frames = np.diff(self.edges)[units]  # units differ in length
-        edges = np.append(0, n_frames.cumsum())
-        n_parts = max(1, min(n_parts, len(units)))
-        runs = aligned_blocks(edges, range(int(edges[-1])), n_parts)
-        bounds = np.searchsorted(edges, [(run.start, run.stop) for run in runs])
-        return [self.blocks(units[start:stop]) for start, stop in bounds.tolist()]
+        n_frames = np.diff(self.starts)[indices]  # units differ in length
+        selected_starts = np.append(0, n_frames.cumsum())
+        n_parts = max(1, min(n_parts, len(indices)))
+        runs = aligned_blocks(selected_starts, range(int(selected_starts[-1])), n_parts)
+        bounds = np.searchsorted(selected_starts, [(run.start, run.stop) for run in runs])
+        return [self.blocks(indices[start:stop]) for start, stop in bounds.tolist()]
 
-    def blocks(self, units: NDArray[np.int64]) -> list[NumberedBlock]:
-        """Return blocks of some of the needed units, each with the number of its first unit."""
-        breaks = np.flatnonzero(np.diff(units) != 1) + 1
-        runs = [(int(run[0]), int(run[-1])) for run in np.split(units, breaks) if len(run)]
+    def blocks(self, indices: NDArray[np.int64]) -> list[NumberedBlock]:
+        """Return a block for each run of consecutive units; its number is the first index."""
+        breaks = np.flatnonzero(np.diff(indices) != 1) + 1
+        runs = [(int(run[0]), int(run[-1])) for run in np.split(indices, breaks) if len(run)]
         return [
-            (first, self.frames[self.edges[first] : self.edges[last + 1]]) for first, last in runs
+            (first, self.frames[self.starts[first] : self.starts[last + 1]]) for first, last in runs
         ]
 
 
@@ -96,7 +96,7 @@ def _parts_of_node(plan: Plan, n_ranks: int, node: Any, leaders: Any) -> list[li
     """
     needed_units = _NeededUnits(plan)
     assert plan.cache is not None
-    n_units = len(needed_units.indices)
+    n_units = len(needed_units.keys)
     node_unit_bits = np.empty(-(-n_units // 8), np.uint8)
     if node.rank == 0:
         cached_bits = np.packbits(needed_units.cached(plan.cache), bitorder="little")
@@ -104,9 +104,9 @@ def _parts_of_node(plan: Plan, n_ranks: int, node: Any, leaders: Any) -> list[li
             cached_bits, n_units, _name_of_this_node(), node.size, leaders, needed_units.keys
         )
     node.Bcast(node_unit_bits)
-    units = np.flatnonzero(np.unpackbits(node_unit_bits, count=n_units, bitorder="little"))
+    indices = np.flatnonzero(np.unpackbits(node_unit_bits, count=n_units, bitorder="little"))
     parts_per_rank = -(-len(plan.blocks) // n_ranks)
-    return needed_units.parts(units, node.size * parts_per_rank)
+    return needed_units.parts(indices, node.size * parts_per_rank)
 
 
 def _name_of_this_node() -> str:
@@ -127,21 +127,21 @@ def blocks_on_dask(
         if address in threads:
             nodes.setdefault(name, []).append(address)
     if not nodes:  # workers may join later
-        blocks = needed_units.blocks(np.arange(len(needed_units.indices)))
+        blocks = needed_units.blocks(np.arange(len(needed_units.keys)))
         return blocks, [()] * len(blocks)
     names = sorted(nodes)
-    is_cached = np.zeros((len(names), len(needed_units.indices)), bool)
+    is_cached = np.zeros((len(names), len(needed_units.keys)), bool)
     leaders = [nodes[name][0] for name in names]
     masks = client.run(needed_units.units.cached, plan.cache, workers=leaders, on_error="ignore")
-    for row, address in enumerate(leaders):
+    for node, address in enumerate(leaders):
         with suppress(KeyError):  # the node has left
-            is_cached[row] = masks[address][needed_units.indices]
+            is_cached[node] = masks[address][needed_units.unit_numbers]
     n_threads = [sum(threads[address] for address in nodes[name]) for name in names]
     owners = assign(is_cached, names, n_threads, needed_units.keys)
     placed_parts: list[list[tuple[NumberedBlock, list[str]]]] = []
-    for row, name in enumerate(names):
-        own_units = np.flatnonzero(owners == row)
-        parts = needed_units.parts(own_units, n_threads[row] * blocks_per_worker)
+    for node, name in enumerate(names):
+        own_indices = np.flatnonzero(owners == node)
+        parts = needed_units.parts(own_indices, n_threads[node] * blocks_per_worker)
         placed_parts += [[(block, nodes[name]) for block in blocks] for blocks in parts]
     interleaved = [
         pair for pair in chain.from_iterable(zip_longest(*placed_parts)) if pair is not None

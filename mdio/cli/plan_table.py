@@ -49,7 +49,9 @@ def _overview(plan: LayoutPlan, n_existing: int) -> dict[str, str]:
     direct = f"large writes bypass the page cache{condition}"
     return rows | {
         "size": f"{'at most ' if is_estimate else ''}{size}{padded}",
-        "per atom": "" if plan.source_density is None else _density(plan, is_estimate),
+        "per atom": ""
+        if plan.source_nbytes_per_atom is None
+        else _nbytes_per_atom(plan, is_estimate),
         "writing": "rank 0 writes; the other ranks encode" if plan.writing.by_owner else "",
         "direct": direct if plan.writing.direct else "",
     }
@@ -72,13 +74,13 @@ def _placement(plan: LayoutPlan) -> dict[str, str]:
     return rows
 
 
-def _density(plan: LayoutPlan, is_estimate: bool) -> str:
+def _nbytes_per_atom(plan: LayoutPlan, is_estimate: bool) -> str:
     """Return bytes per atom and frame, of the output and of the source."""
-    density = plan.nbytes / (plan.n_frames * plan.n_atoms)
+    nbytes_per_atom = plan.nbytes / (plan.n_frames * plan.n_atoms)
     is_similar = _stores_integers(plan) and plan.keeps_integers and plan.compression is None
     return (
-        f"{'at most ' if is_estimate else ''}{density:.2f} bytes per atom and frame, "
-        + f"source: {plan.source_density:.2f}"
+        f"{'at most ' if is_estimate else ''}{nbytes_per_atom:.2f} bytes per atom and frame, "
+        + f"source: {plan.source_nbytes_per_atom:.2f}"
         + (" (usually about the same)" if is_similar else "")
     )
 

@@ -1,4 +1,4 @@
-"""Which node reads which unit: an assignment that every process computes by itself, alike.
+"""Assigns each unit to the node that reads it; every process computes the same assignment.
 
 After Zazen (Tu, Rendleman, Miller, Sacerdoti, Dror, Shaw 2010): each node says with a bitmap which
 units its disk has; all bitmaps together determine the one node that reads each unit.
@@ -35,7 +35,8 @@ Hashes = NDArray[np.uint64]
 UNITS_AT_ONCE = 1 << 20
 """Units, a multiple of 8, that are assigned at a time, each such part evenly by itself."""
 MAX_HOLDER_SETS = 2048
-"""Up to this many different sets of nodes that hold a unit, each set is balanced by itself."""
+"""Most different sets of nodes that have a unit for which loads are balanced, set by set; with more
+sets, a unit that several nodes have goes to the one that it prefers."""
 MAX_WEIGHTS = 1 << 22
 """Weights (nodes times units) computed at a time."""
 SPLITMIX_CONSTANTS = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
@@ -47,33 +48,34 @@ def _seeds(names: Sequence[str]) -> Hashes:
     return np.array([int.from_bytes(digest[:8], "little") for digest in digests], np.uint64)
 
 
-def _hash(numbers: NDArray[np.int64], seeds: Hashes) -> Hashes:
-    x = numbers.astype(np.uint64) * np.uint64(SPLITMIX_CONSTANTS[0]) + seeds
+def _hash(keys: NDArray[np.int64], seeds: Hashes) -> Hashes:
+    x = keys.astype(np.uint64) * np.uint64(SPLITMIX_CONSTANTS[0]) + seeds
     x = (x ^ (x >> np.uint64(30))) * np.uint64(SPLITMIX_CONSTANTS[1])
     x = (x ^ (x >> np.uint64(27))) * np.uint64(SPLITMIX_CONSTANTS[2])
     return x ^ (x >> np.uint64(31))
 
 
 def unit_keys(name: str, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return hashed numbers for the units of a trajectory, different from other trajectories'.
+    """Return a key for each unit of a trajectory, by which it is assigned to a node.
 
-    Units of many small files would else prefer the same node, all being number 0.
+    `name`: of the trajectory. `numbers`, (n,) int64: of its units. Numbers alone would send the
+    units of many small files, each number 0, to the same node.
     """
     digest = hashlib.sha256(name.encode(errors="surrogateescape")).digest()
     return numbers + (int.from_bytes(digest[:8], "little") >> 2)
 
 
 def preferred_node(
-    numbers: NDArray[np.int64], names: Sequence[str], cached: NDArray[np.bool_] | None = None
+    keys: NDArray[np.int64], names: Sequence[str], cached: NDArray[np.bool_] | None = None
 ) -> NDArray[np.int64]:
     """Return the node that each unit prefers: that of the largest weight (rendezvous hashing).
 
-    `numbers`, (n,) int64: of `unit_keys`. `names`: of the nodes; their order does not matter.
-    `cached`, (N, n) bool: which node has which unit; if given, one of those that have it.
+    `keys`, (n,) int64: of the units, by `unit_keys`. `names`: of the nodes; their order does not
+    matter. `cached`, (N, n) bool: which node has which unit; if given, only those are preferred.
     """
-    nodes = np.empty(len(numbers), np.int64)
-    for units in _unit_runs(len(numbers), len(names)):
-        weights = _hash(numbers[units], _seeds(names)[:, None])
+    nodes = np.empty(len(keys), np.int64)
+    for units in _unit_runs(len(keys), len(names)):
+        weights = _hash(keys[units], _seeds(names)[:, None])
         if cached is not None:
             weights[~cached[:, units]] = 0
         nodes[units] = weights.argmax(axis=0)
@@ -104,27 +106,27 @@ def assign(
     cached: NDArray[np.bool_],
     names: Sequence[str],
     workers: Sequence[int] | None = None,
-    numbers: NDArray[np.int64] | None = None,
+    keys: NDArray[np.int64] | None = None,
 ) -> NDArray[np.int64]:
     """Return the node that reads each unit, (U,) int64.
 
     `cached`, (N, U) bool: which node has which unit. `names`: of the nodes, all different.
-    `workers`: how many each node has; one by default. `numbers`, (U,) int64: of `unit_keys`; 0 to
-    U - 1 by default.
+    `workers`: how many each node has; one by default. `keys`, (U,) int64: of the units, by
+    `unit_keys`; 0 to U - 1 by default.
     """
     n_nodes, n_units = cached.shape
     n_workers = np.ones(n_nodes, np.int64) if workers is None else np.asarray(workers, np.int64)
-    numbers = np.arange(n_units) if numbers is None else numbers
+    keys = np.arange(n_units) if keys is None else keys
     n_holders = cached.sum(axis=0)
     owners = cached.argmax(axis=0)
     loads = np.bincount(owners[n_holders == 1], minlength=n_nodes)
     shared = np.flatnonzero(n_holders > 1)
-    keys = np.empty(len(shared), np.uint64)  # of the sets of nodes
+    holder_sets = np.empty(len(shared), np.uint64)  # a hash of the nodes that hold each unit
     for run in _unit_runs(len(shared), n_nodes):
-        keys[run] = _seeds(names) @ cached[:, shared[run]]
-    _, first, set_of_unit = np.unique(keys, return_index=True, return_inverse=True)
+        holder_sets[run] = _seeds(names) @ cached[:, shared[run]]
+    _, first, set_of_unit = np.unique(holder_sets, return_index=True, return_inverse=True)
     if len(first) > MAX_HOLDER_SETS:
-        owners[shared] = preferred_node(numbers[shared], names, cached[:, shared])
+        owners[shared] = preferred_node(keys[shared], names, cached[:, shared])
         loads += np.bincount(owners[shared], minlength=n_nodes)
     else:
         for set_number in np.argsort(n_holders[shared[first]], kind="stable"):
@@ -135,13 +137,13 @@ def assign(
             loads[nodes] += shares
     missing = np.flatnonzero(n_holders == 0)
     if len(missing):
-        preferred_nodes = preferred_node(numbers[missing], names)
+        preferred_nodes = preferred_node(keys[missing], names)
         n_free = _shares(loads, n_workers, len(missing))
         order = np.argsort(preferred_nodes, kind="stable")
-        rank_at_node = np.arange(len(missing)) - np.searchsorted(
+        queue_position = np.arange(len(missing)) - np.searchsorted(
             preferred_nodes[order], preferred_nodes[order]
         )
-        placed = order[rank_at_node < n_free[preferred_nodes[order]]]
+        placed = order[queue_position < n_free[preferred_nodes[order]]]
         owners[missing[placed]] = preferred_nodes[placed]
         unplaced = np.setdiff1d(np.arange(len(missing)), placed)
         n_free -= np.bincount(preferred_nodes[placed], minlength=n_nodes)
@@ -155,26 +157,26 @@ def assign_together(
     name: str,
     n_workers: int,
     comm: Any,
-    numbers: NDArray[np.int64] | None = None,
+    keys: NDArray[np.int64] | None = None,
 ) -> NDArray[np.uint8]:
     """Return the units that this node reads (collective over one rank of each node).
 
     `cached`, (ceil(U / 8),) uint8: packed bits of the `n_units` units that this node has. `name`,
-    `n_workers`: of this node. `numbers`: as for `assign`.
+    `n_workers`: of this node. `keys`: as for `assign`.
     Returns (ceil(U / 8),) uint8: packed bits.
     """
     names, workers = zip(*comm.allgather((name, n_workers)), strict=True)
     if len(set(names)) < len(names):
         names = tuple(f"{name}/{number}" for number, name in enumerate(names))
-    numbers = np.arange(n_units) if numbers is None else numbers
+    keys = np.arange(n_units) if keys is None else keys
     own_units = np.empty_like(cached)
     for first in range(0, n_units, UNITS_AT_ONCE):
-        part_numbers = numbers[first : first + UNITS_AT_ONCE]
+        part_keys = keys[first : first + UNITS_AT_ONCE]
         part_bytes = slice(first // 8, (first + UNITS_AT_ONCE) // 8)
         bits = np.empty((comm.size, len(cached[part_bytes])), np.uint8)
         comm.Allgather(cached[part_bytes], bits)
-        held = np.unpackbits(bits, axis=1, count=len(part_numbers), bitorder="little").view(bool)
-        is_own = assign(held, names, workers, part_numbers) == comm.rank
+        held = np.unpackbits(bits, axis=1, count=len(part_keys), bitorder="little").view(bool)
+        is_own = assign(held, names, workers, part_keys) == comm.rank
         own_units[part_bytes] = np.packbits(is_own, bitorder="little")
     return own_units
 
@@ -261,9 +263,9 @@ def follow_into_cache(
     `pattern`: paths of trajectories, as a shell expands it: of files that grow, and of files and
     outputs that appear later. `cache`: this node's. `nodes`: names of all nodes that follow, each
     of which caches its share; this one alone by default. A name is that of the machine, or
-    ``MDIO_NODE``. `every_s`: seconds between two looks at the files. `until_idle_s`: end when
+    ``MDIO_NODE``. `every_s`: seconds between two checks of the files. `until_idle_s`: end when
     nothing has changed for this long; None = never. `stopped`: end when this is set; units that are
-    complete by then are cached. `report`: called after each look.
+    complete by then are cached. `report`: called after each check.
     Returns CacheFollower: what was cached, and notes.
     Raises PlanError: this node is not among `nodes`.
     """

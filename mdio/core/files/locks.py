@@ -50,6 +50,9 @@ _TRACE_NAME = re.compile(
     re.DOTALL,
 )
 """A trace of a publication: any file or folder that it names in this way."""
+PLAN_TARGET, PLAN_FORMER, PLAN_NEW = "goal", "aside", "new"
+"""Keys of the plan in a lock file: the name of the output; the names of files that are moved aside;
+the identities of the new files, by name."""
 TOKEN_NBYTES = 4
 MAX_LOCK_NBYTES = 1 << 20
 """A lock file is read up to this size."""
@@ -265,7 +268,7 @@ def leftovers(targets: Sequence[Path]) -> Iterator[Leftover]:
             else:
                 is_dead = is_process_gone(entries[0] if entries else {})
             if is_dead and _is_still_at(fd, lock_path):
-                plan = next((entry for entry in entries if "goal" in entry), None)
+                plan = next((entry for entry in entries if PLAN_TARGET in entry), None)
                 if plan is None or _is_valid_plan(plan, target):
                     yield Leftover(
                         folder, publication_id, temporaries, former, journals, lock_path, plan
@@ -276,8 +279,8 @@ def leftovers(targets: Sequence[Path]) -> Iterator[Leftover]:
 
 def _is_valid_plan(plan: Mapping[str, Any], target: str) -> bool:
     """Return whether a plan in a lock file names only the output `target` and its companions."""
-    former, new = plan.get("aside"), plan.get("new")
-    if not (isinstance(former, list) and isinstance(new, dict)) or plan["goal"] != target:
+    former, new = plan.get(PLAN_FORMER), plan.get(PLAN_NEW)
+    if not (isinstance(former, list) and isinstance(new, dict)) or plan[PLAN_TARGET] != target:
         return False
     return (
         all(belongs_to_output(target, name) for name in (*former, *new))

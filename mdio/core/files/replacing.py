@@ -42,6 +42,9 @@ from mdio.core.files.checks import (
 )
 from mdio.core.files.journal import journal_path, unfinished_in
 from mdio.core.files.locks import (
+    PLAN_FORMER,
+    PLAN_NEW,
+    PLAN_TARGET,
     Leftover,
     Publication,
     State,
@@ -173,7 +176,7 @@ def _is_folder(path: Path) -> bool:
 
 def _is_published(target: Path, plan: Mapping[str, Any]) -> bool:
     """Return whether the new output of a plan has its final name."""
-    return is_identical(target, plan["new"][target.name])
+    return is_identical(target, plan[PLAN_NEW][target.name])
 
 
 def _replace_in_steps(
@@ -185,7 +188,7 @@ def _replace_in_steps(
     """
     # Identities of the new files by final name.
     new = {path.name: read_identity(publication.name(path)) for path in (*companions, target)}
-    plan = {"goal": target.name, "aside": [path.name for path in former], "new": new}
+    plan = {PLAN_TARGET: target.name, PLAN_FORMER: [path.name for path in former], PLAN_NEW: new}
     publication.record(plan)
     try:
         for path in former:
@@ -289,15 +292,15 @@ def _is_partial(target: Path, former: Path) -> bool:
 
 def _undo(publication: Publication | Leftover, folder: Path, plan: Mapping[str, Any]) -> None:
     """Undo the steps of a plan that were taken, the last one first."""
-    target = folder / plan["goal"]
+    target = folder / plan[PLAN_TARGET]
     if _is_partial(target, publication.name(target, "old")):
         remove(target)
-    for name, identity in reversed(plan["new"].items()):
+    for name, identity in reversed(plan[PLAN_NEW].items()):
         path = folder / name
         if is_identical(path, identity):
             remove(publication.name(path))  # a link, if a process was killed in `_restore`
             _restore(path, publication.name(path))
-    for path in [folder / name for name in plan["aside"] if name != target.name]:
+    for path in [folder / name for name in plan[PLAN_FORMER] if name != target.name]:
         old = publication.name(path, "old")
         if not os.path.lexists(old):
             continue
@@ -332,22 +335,24 @@ def _clean_up_locked(targets: Sequence[Path], *, discard_unfinished: bool) -> No
     for leftover in leftovers(targets):
         plan = leftover.plan
         if plan is not None:
-            target = leftover.folder / plan["goal"]
-            if plan["aside"]:
+            target = leftover.folder / plan[PLAN_TARGET]
+            if plan[PLAN_FORMER]:
                 former = leftover.name(target, "old")
                 is_complete = os.path.lexists(target) and not _is_partial(target, former)
             else:
                 is_complete = _is_published(target, plan)
             if not is_complete:
                 _undo(leftover, leftover.folder, plan)
-            for path in [leftover.name(leftover.folder / name, "old") for name in plan["aside"]]:
+            for path in [
+                leftover.name(leftover.folder / name, "old") for name in plan[PLAN_FORMER]
+            ]:
                 # Other folders are not ours; an empty one was being removed.
                 if not (_is_folder(path) and any(path.iterdir())) or manifest_in(path) is not None:
                     remove(path)
         may_discard = discard_unfinished and targets[0].name in leftover.journals
         if not may_discard and any(unfinished_in(leftover)):
             continue
-        new_names = plan["new"] if plan is not None else ()
+        new_names = plan[PLAN_NEW] if plan is not None else ()
         names = {*leftover.temporaries, *new_names}  # some by `_undo`
         temporaries = [leftover.name(leftover.folder / name) for name in names]
         temporaries += [
