@@ -56,7 +56,7 @@ def open_again(
     """Open files of a source as when an output was made of it; raises as `open_with_topology`.
 
     `record`: the ``source`` of the output's manifest. Earlier versions did not read the times of
-    CP2K's XYZ, and made some up: so they are here, too, for outputs made then.
+    CP2K's XYZ, but made some up; the source of an output that has those gets the same ones.
     """
     layout = open_with_topology(paths, top, **options)
     made_up_before = any(text.startswith(TIMES_MADE_UP) for text in record.get("made_up", ()))
@@ -119,8 +119,9 @@ def source_view(
 ) -> tuple[ViewLayout, Layout]:
     """Return the frames and atoms of the source that `layout` should hold, and the source.
 
-    Frames that a program wrote are not among them; see `add_writer_frames`. They are transformed
-    as they were converted. The source has each frame of overlapping files once.
+    The view has transformed coordinates if the output does, and lacks frames that a program wrote
+    (`add_writer_frames`). The source is not transformed; if its files overlap, each frame is in it
+    once.
     """
     manifest = layout.manifest
     if manifest is None:
@@ -170,18 +171,20 @@ def count_excluded_frames(layout: Layout) -> int:
 def describe_missing_frames(layout: Layout, source: Layout) -> Iterator[str]:
     """Yield a message for each file that has changed, with frames that `layout` should have.
 
-    What the output lacks of unchanged files was left out by choice. From other files it lacks the
-    frames with times, or steps, that it does not have; if its frames were chosen, only those after
-    its last one; if the choice ended before the source did, none.
+    The output should have the frames whose times, or steps, it lacks, except those
+
+    - of files that have not changed since: they were left out by choice,
+    - up to its last frame, if its frames were chosen,
+    - of all files, if the chosen frames ended before the source did.
     """
     manifest = layout.manifest
     if manifest is None:
         return
     recorded = manifest["source"]
-    n_recorded, numbers = recorded["n_frames"], indices_from_runs(manifest["frames"])
+    n_recorded, chosen_frames = recorded["n_frames"], indices_from_runs(manifest["frames"])
     is_chosen = count_excluded_frames(layout) > 0
-    interval = int(np.diff(numbers[-2:]).max(initial=1))
-    stops_early = is_chosen and 0 <= numbers.max(initial=-1) < n_recorded - interval
+    interval = int(np.diff(chosen_frames[-2:]).max(initial=1))
+    stops_early = is_chosen and 0 <= chosen_frames.max(initial=-1) < n_recorded - interval
     if stops_early or source.info.n_frames <= n_recorded:
         return
     contents = [content_of(record) for record in recorded.get("files", [recorded])]
@@ -268,12 +271,13 @@ def _source_frames_of_output(layout: Layout, source: ViewLayout, unit: str) -> N
     source_keys = read_frame_keys(source).of(unit)
     order = np.argsort(source_keys, kind="stable")
     source_keys = source_keys[order]
-    numbers = np.setdiff1d(np.arange(layout.info.n_frames), writer_frames(layout))
+    output_frames = np.setdiff1d(np.arange(layout.info.n_frames), writer_frames(layout))
     try:
-        keys = read_frame_keys(layout).of(unit)[numbers]
-    except CorruptLayoutError:  # a damaged segment; most likely it had the last of equal ones
+        keys = read_frame_keys(layout).of(unit)[output_frames]
+    except CorruptLayoutError:
+        # A segment is damaged. Of frames with equal times the output most likely has the last.
         frames = order[np.diff(source_keys, append=np.inf) > 0]
-        if len(frames) != len(numbers):
+        if len(frames) != len(output_frames):
             raise
         return frames
     tolerance = np.zeros(len(keys))
@@ -293,10 +297,10 @@ def _source_frames_of_output(layout: Layout, source: ViewLayout, unit: str) -> N
     ambiguous = np.flatnonzero(end - begin > 1).tolist()
     with open_layout(layout.path) if ambiguous else nullcontext(layout) as verified_layout:
         for index in ambiguous:
-            number = int(numbers[index])
+            output_frame = int(output_frames[index])
             candidates = order[begin[index] : end[index]].tolist()
             try:
-                output_block = verified_layout.read(number, number + 1)
+                output_block = verified_layout.read(output_frame, output_frame + 1)
             except (CorruptLayoutError, SourceError):  # most likely that of the last file
                 frames[index] = candidates[-1]
                 continue
@@ -315,9 +319,9 @@ def _source_frames_of_output(layout: Layout, source: ViewLayout, unit: str) -> N
 def _chain_frames(source: Layout, frames: NDArray[np.int64]) -> Layout:
     """Return the frames of one or several files with these numbers, as a chain."""
     layouts, starts, stops = zip(*source.joined_layouts, strict=True)
-    edges = np.cumsum([0, *np.subtract(stops, starts)])
-    file_number = np.searchsorted(edges, frames, "right") - 1
-    parts = parts_of(file_number, frames - edges[file_number])
+    first_frames = np.cumsum([0, *np.subtract(stops, starts)])
+    file_number = np.searchsorted(first_frames, frames, "right") - 1
+    parts = parts_of(file_number, frames - first_frames[file_number])
     return chain_joined(layouts, Joining(tuple(parts), changes=True))
 
 

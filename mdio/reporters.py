@@ -43,8 +43,8 @@ class OpenMMReporter:
         decides.
     append
         Append to an existing output, or create one: frames that a simulation repeats after a
-        restart from a checkpoint are replaced; one that begins at step 0, at a time that the output
-        has, is refused. False refuses an existing output.
+        restart from a checkpoint are replaced. A simulation that begins at step 0, at a time that
+        the output already has, is refused. False refuses an existing output.
     **options
         Those of `mdio.Writer`: ``precision``, ``storage``, ``groups``, ``every_s``, ``force``.
 
@@ -156,7 +156,7 @@ class OpenMMReporter:
     def _refuse_another_run(self, time_ps: float) -> None:
         """Refuse to replace frames by those of a simulation that was not restarted.
 
-        `time_ps`: at which it begins, at step 0.
+        `time_ps`: time at which the simulation begins.
         """
         for path in self.writer.existing_paths()[:1]:
             with open_layout(path) as output:

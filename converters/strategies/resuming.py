@@ -48,7 +48,7 @@ NOT_IDENTIFYING = {
 WORKER_FIELDS = ("segment_frames", "piece_frames", "n_files", "nbytes")
 """Fields of a plan that depend on the workers."""
 VERIFIED_NBYTES = 64 << 20
-"""Bytes of the last flushed pieces whose checksums are verified all the same."""
+"""Bytes of pieces stored last that are verified though they were flushed."""
 
 
 def conversion_identity(
@@ -59,7 +59,8 @@ def conversion_identity(
 ) -> dict[str, Any]:
     """Return plain values that must be equal for a conversion to be continued.
 
-    The recipe need not be: where other values differ, it names the options that do.
+    Among them is the recipe, which need not be equal: messages on other values take from it the
+    options that differ.
     """
     atom_choices = {"kept": meta.atoms}
     atom_choices |= {f"group {name}": atoms for name, atoms in (meta.groups or {}).items()}
@@ -226,11 +227,12 @@ def find_complete_output(job: Job, plan: LayoutPlan, *, copies: bool) -> Convert
     For an output that was made with another source or other options, returns a message that says
     which, and what to do.
 
-    It is the same if its manifest is the one that the conversion would write (state of all source
-    files, frames, atoms, steps, sizes, version), its arrays are cut the same way, and the
-    topologies inside and beside it are equal. Where frames were added, its arrays are cut and
-    compressed as was best for the former ones, and the options are compared. Native files have no
-    manifest: their frames are compared. Outputs that depend on the bonds of a Universe never count.
+    The output counts as the conversion's if its manifest is the one that the conversion would write
+    (state of all source files, frames, atoms, steps, sizes, version), its arrays have the same
+    chunks, and the topologies inside and beside it are equal. If frames were appended to it, the
+    options are compared instead of chunks and compression, which were chosen for fewer frames.
+    Native files have no manifest: their frames are compared. Outputs that depend on the bonds of a
+    Universe never count.
     """
     start_s = time.perf_counter()
     always_converts = job.extended or job.repaired or job.options.running.source_grows

@@ -47,10 +47,10 @@ def _created_by_mdio(file: h5py.File) -> bool:
     return not is_variable and creator.attrs["name"] == CREATOR.encode()
 
 
-def _holds(path: Path, node: str, *, if_damaged: bool = False) -> bool:
-    """Return whether a file is sealed, or HDF5 with `node`, or whether a folder is an ensemble.
+def _is_h5md_with(path: Path, node: str, *, if_damaged: bool = False) -> bool:
+    """Return whether `path` is HDF5 with `node`, a sealed file of mdio, or an ensemble.
 
-    `if_damaged`: the answer for an HDF5 file that is too damaged to tell.
+    `if_damaged`: returned for an HDF5 file that is too damaged to tell.
     """
     if path.is_dir():
         return (path / ENSEMBLE_MANIFEST).is_file()
@@ -67,7 +67,7 @@ def _holds(path: Path, node: str, *, if_damaged: bool = False) -> bool:
 
 def written_by_mdio(path: str | PathLike[str]) -> bool:
     """Return whether mdio wrote an H5MD file, or an ensemble of them; False for anything else."""
-    return _holds(to_path(path), "mdio/manifest")
+    return _is_h5md_with(to_path(path), "mdio/manifest")
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:
@@ -100,7 +100,7 @@ def find_members(path: Path) -> dict[str, Path]:
         return {}
     from mdio.layouts.chunked.own import check_members, labels_in
 
-    if not path.is_dir():  # of an earlier version, of links to files beside it
+    if not path.is_dir():  # earlier versions made a file of links to files in a folder beside it
         name = str(manifest.get("parts_folder"))
         file = file_beside_parts(path, name)
         folder = own_parts_folder(file, name) or parts_folder(file)
@@ -138,7 +138,7 @@ class H5MDLayout(BackendLayout):
 
         If an HDF5 file is too damaged to tell, the suffix decides, so that opening it says why.
         """
-        return _holds(path, "h5md", if_damaged=path.suffix.lower() in cls.facts.suffixes)
+        return _is_h5md_with(path, "h5md", if_damaged=path.suffix.lower() in cls.facts.suffixes)
 
     @classmethod
     def uuid_at(cls, path: Path) -> str | None:

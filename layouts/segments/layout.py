@@ -43,18 +43,19 @@ MAX_KEPT_OPEN = 16
 """Segments that stay open once they were read: frames in any order need them again."""
 MAX_OPENED_AHEAD = 24
 """Segments in a store whose openings are prefetched at the same time."""
-MAX_AHEAD_SPAN = 48
-"""Segments opened ahead for prefetching stay open up to this far beyond the one that is read."""
+MAX_SEGMENTS_AHEAD = 48
+"""A segment that was opened for prefetching stays open if it is fewer than this many segments after
+the one that is read."""
 
 
 class SegmentsLayout(Layout):
     """A folder of segments, opened as they are read.
 
     Its information comes from the manifest and the first undamaged segment, so that opening takes
-    as long for ten segments as for ten thousand, and ranks do not all open every file. Open are the
-    segments that were read last and, where later reads were announced, the next ones. Bytes are
-    compared with their checksums as they are read. If another output takes the folder's name
-    meanwhile, opening a further segment raises CorruptLayoutError.
+    as long for ten segments as for ten thousand, and ranks do not all open every file. The segments
+    that were read last stay open, and those that are prefetched are opened. Bytes are compared with
+    their checksums as they are read. If another output takes the folder's name meanwhile, opening a
+    further segment raises CorruptLayoutError.
     """
 
     name = "segments"
@@ -68,9 +69,10 @@ class SegmentsLayout(Layout):
 
     _manifest: dict[str, Any]
     _manifest_identity: tuple[int, ...] | None
-    """Of the manifest's file when it was read."""
+    """`file_identity` of the manifest when it was read."""
     _segments: list[Segment]
     _edges: NDArray[np.int64]
+    """First frame of each segment, and the number of frames."""
     _open_layouts: dict[int, Layout]
     _prefetched: set[int]
     """Numbers of segments that were opened before they are read."""
@@ -142,14 +144,19 @@ class SegmentsLayout(Layout):
         return self._segment(0).info
 
     def _segment(self, number: int, *, is_prefetched: bool = False) -> Layout:
-        """Return an opened segment; of those that are not opened ahead a few stay open."""
+        """Return an opened segment; closes others, except a few that were read last.
+
+        `is_prefetched`: the segment is not read yet, and stays open until it is.
+        """
         open_layouts = self._open_layouts
         layout = open_layouts.pop(number, None) or self._open_segment(number)
-        open_layouts[number] = layout  # behind all that were read before
+        open_layouts[number] = layout  # the last one is closed last
         if is_prefetched:
             self._prefetched.add(number)
         else:
-            self._prefetched = {n for n in self._prefetched if number < n < number + MAX_AHEAD_SPAN}
+            self._prefetched = {
+                n for n in self._prefetched if number < n < number + MAX_SEGMENTS_AHEAD
+            }
             others = [n for n in open_layouts if n not in self._prefetched]
             for other_number in others[: -handles_allowed(MAX_KEPT_OPEN)]:
                 open_layouts.pop(other_number).close()
@@ -215,7 +222,7 @@ class SegmentsLayout(Layout):
 
     @property
     def stored_times(self) -> StoredTimes:
-        """Without steps where segments do not store the source's."""
+        """Which of times and steps it stores: no steps if the segments' format has none."""
         stored = super().stored_times
         step_is_frame_number = layout_class(self.manifest["container"]).facts.step_is_frame_number
         has_steps = stored.has_steps and not step_is_frame_number

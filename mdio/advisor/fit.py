@@ -115,22 +115,22 @@ def read_timings(path: str | Path) -> list[TimingRow]:
     for number, cells in lines[1:]:
         if not any(cells):
             continue
-        place = f"{path}: line {number}"
+        location = f"{path}: line {number}"
         if len(cells) != len(header):
-            raise SourceError(f"{place}: {len(cells)} columns, expected {len(header)}")
-        row = _parse_row(dict(zip(header, cells, strict=True)), place)
+            raise SourceError(f"{location}: {len(cells)} columns, expected {len(header)}")
+        row = _parse_row(dict(zip(header, cells, strict=True)), location)
         key = (row.name, row.gather, row.executor, row.workload_x, row.n_ranks)
         if earlier_line := lines_by_key.get(key):
             raise SourceError(
-                f"{place}: column n_ranks: {row.layout}, {row.gather}, workload {row.workload_x:g} "
-                f"at {row.n_ranks} ranks is in line {earlier_line} already; give the mean of "
-                "repeats"
+                f"{location}: column n_ranks: {row.layout}, {row.gather}, workload "
+                f"{row.workload_x:g} at {row.n_ranks} ranks is in line {earlier_line} already; "
+                "give the mean of repeats"
             )
         for name in ("machine", "cores"):
             first_value, value = getattr((rows or [row])[0], name), getattr(row, name)
             if value != first_value:
                 raise SourceError(
-                    f"{place}: column {name}: {value!r} after {first_value!r}; "
+                    f"{location}: column {name}: {value!r} after {first_value!r}; "
                     f"fit one machine at a time"
                 )
         lines_by_key[key] = number
@@ -143,9 +143,10 @@ def read_timings(path: str | Path) -> list[TimingRow]:
 def rows_of_executor(
     rows: Sequence[TimingRow], path: str | Path, executor: str | None
 ) -> tuple[list[TimingRow], list[str]]:
-    """Return the rows of one executor, and notes on the choice and on layouts that count as one.
+    """Return the rows of one executor, and notes on the choice and on layouts that share a model.
 
-    `executor`: its name; None: the only one, or else mpi. `path`: of the table, for messages.
+    `executor`: its name; None = the only one, or mpi if there are several. `path`: of the table,
+    for messages.
     """
     names = sorted({row.executor for row in rows})
     names_text = list_text([name or "none" for name in names])
@@ -236,7 +237,7 @@ def measured_task(rows: Sequence[TimingRow], base: Profile) -> Task:
     }
     t_open_s = _fill_missing(open_s, task.t_open_s)
     for family in rest_s.keys() - open_s.keys():
-        # Opening was not timed: it is in the rest, and cannot have taken longer.
+        # Opening was not timed on its own: it is a part of the rest.
         t_open_s[family] = min(t_open_s[family], rest_s[family])
         rest_s[family] -= t_open_s[family]
     fixed, repeat = _fit_compute(rows, task.t_comp_fixed_s / task.t_comp_repeat_s)
@@ -337,6 +338,10 @@ SHRINK = 0.5
 share of their difference that may be peculiar to the known machine (half, as only one is known)."""
 
 
+PRIOR_ROWS = 8
+"""Rows that the scatter of the prior counts for, when it is averaged with that of the fit."""
+
+
 @dataclass(frozen=True)
 class Residual:
     """A measured row, and what the model predicts for its total."""
@@ -376,7 +381,7 @@ PRIOR_WIDTHS: Mapping[str, float] = {
     "file limit": 0.7,
     **{f"gather {name}": 0.5 for name in GATHERS},
 }
-"""Fitted factors to the values of a profile, and the widths of their priors."""
+"""Widths of the priors of the fitted factors, by the values of a profile that they multiply."""
 
 
 def _scale_profile(base: Profile, logs: NDArray[np.float64]) -> Profile:
@@ -560,8 +565,6 @@ def _with_scatter(
     scatter = 1.4826 * median(errors) if errors else 0.0
     if prior_noise is None:
         return replace(profile, noise=replace(profile.noise, fit=max(scatter, 0.03)))
-    prior_rows = 8
-    pooled = math.sqrt(
-        (prior_rows * prior_noise.carry**2 + len(errors) * scatter**2) / (prior_rows + len(errors))
-    )
+    n_total = PRIOR_ROWS + len(errors)
+    pooled = math.sqrt((PRIOR_ROWS * prior_noise.carry**2 + len(errors) * scatter**2) / n_total)
     return replace(profile, noise=replace(profile.noise, fit=max(pooled, prior_noise.fit)))

@@ -154,8 +154,8 @@ def analyze(
     if isinstance(kernel, str) and frame_options:
         for name in frame_options & {*kernel_options({"kernel": kernel})}:
             raise PlanError(
-                f"{name} is an option of analyze and of the kernel {kernel!r}: give an object of "
-                f"its class, kernel=CLASS({name}=...); {name}= beside it is then for analyze"
+                f"{name} is an option of analyze and of the kernel {kernel!r}: for the kernel, "
+                f"give an object of its class, kernel=CLASS({name}=...); {name}= is for analyze"
             )
     kernel = make_kernel(kernel, select, **arguments)
     if not hasattr(blocks_per_worker, "__index__") or blocks_per_worker < 1:
@@ -293,7 +293,7 @@ def _analyze(
             work = BlockWork(plan.for_workers().layout, plan.prepared, shared=shared)
         results = _run_blocks(executor, work, items, progress)
         values = _combine(plan, results, shared_rows)
-    plan.count(results[0].timing)
+    plan.add_prepare_nbytes(results[0].timing)
     return plan.result(
         executor,
         frame=plan.frame_numbers,

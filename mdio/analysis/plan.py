@@ -100,7 +100,7 @@ class Plan:
     """Cache of each node, if there is one."""
     units: CacheUnits | None = None
     """Units of the cache."""
-    nbytes: tuple[int, int] = (0, 0)
+    prepare_nbytes: tuple[int, int] = (0, 0)
     """Bytes read to prepare, from files and from the cache."""
 
     @property
@@ -142,14 +142,14 @@ class Plan:
         result.notes = tuple(dict.fromkeys(filter(None, notes)))
         return result
 
-    def count(self, timing: BlockTiming | WorkerTiming) -> None:
+    def add_prepare_nbytes(self, timing: BlockTiming | WorkerTiming) -> None:
         """Add the bytes that were read to prepare to those of a block or worker."""
-        timing.nbytes_source += self.nbytes[0]
-        timing.nbytes_cache += self.nbytes[1]
+        timing.nbytes_source += self.prepare_nbytes[0]
+        timing.nbytes_cache += self.prepare_nbytes[1]
 
     def for_workers(self) -> Plan:
         """Return a plan for other processes, with a layout that opens as few files as possible."""
-        return replace(self, layout=self.layout.with_metadata(), open_s=0.0, nbytes=(0, 0))
+        return replace(self, layout=self.layout.with_metadata(), open_s=0.0, prepare_nbytes=(0, 0))
 
 
 def _load_universe(system: System) -> Universe:
@@ -226,7 +226,7 @@ class Request:
                 frames = source_frames
             else:  # a view renumbers unevenly spaced frames
                 layout, frames = view, range(len(source_frames))
-            edges = layout.boundaries()
+            boundaries = layout.boundaries()
             open_s = watch.lap()
             source_nbytes, cache_nbytes = reads.nbytes_source, reads.nbytes_cache
             prepared = self._prepare_kernel(system)
@@ -239,7 +239,10 @@ class Request:
                     )
             elif isinstance(self.top, str | PathLike) and not system.topology_is_read:
                 notes += (f"{self.top}: not read, since the atoms are known without it",)
-            nbytes = reads.nbytes_source - source_nbytes, reads.nbytes_cache - cache_nbytes
+            prepare_nbytes = (
+                reads.nbytes_source - source_nbytes,
+                reads.nbytes_cache - cache_nbytes,
+            )
             atoms = prepared.atoms
             if transformed is not None:
                 transform = transformed.prepare_transform(prepared.atoms)
@@ -280,11 +283,11 @@ class Request:
                 units = cache_units(source, atoms)
                 if layout is view:
                     units = replace(units, edges=np.searchsorted(source_frames, units.edges))
-                edges = np.unique(units.edges)
+                boundaries = np.unique(units.edges)
             return Plan(
                 layout=layout,
                 frames=frames,
-                blocks=aligned_blocks(edges, frames, self.n_blocks),
+                blocks=aligned_blocks(boundaries, frames, self.n_blocks),
                 prepared=prepared,
                 open_s=open_s,
                 prepare_s=watch.lap(),
@@ -293,7 +296,7 @@ class Request:
                 notes=notes,
                 cache=cache,
                 units=units,
-                nbytes=nbytes,
+                prepare_nbytes=prepare_nbytes,
             )
         except BaseException:
             if has_opened_layout:

@@ -136,7 +136,7 @@ def analyze_on_ranks(
     rank_timing.t_comm_s = gather_end_s - blocks_end_s
     rank_timing.t_put_s = sum(part.t_put_s for part in gathered)
     rank_timing.t_get_s = sum(part.t_get_s for part in gathered)
-    plan.count(rank_timing)
+    plan.add_prepare_nbytes(rank_timing)
     rank_timings = comm.gather(rank_timing)
     fields: dict[str, Any] = {"frame": np.empty(0, np.int64), "timings": [], "seconds": 0.0}
     fields |= {"time": np.empty(0), "values": np.empty(0)}

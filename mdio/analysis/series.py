@@ -53,15 +53,18 @@ def batch_label(batch: NumberedAtoms) -> str:
 def cut_into_batches(
     atoms: AtomIndices, info: TrajectoryInfo, n_frames: int, n_fields: int
 ) -> list[AtomIndices]:
-    """Cut atoms into batches, at edges of chunks of atoms if these are narrow enough."""
+    """Cut atoms into batches, between chunks of atoms if these are narrow enough."""
     width = info.chunk_atoms or info.n_atoms
     is_narrow = width < info.n_atoms
     max_atoms = max(1, (NARROW_NBYTES if is_narrow else WIDE_NBYTES) // (12 * n_frames * n_fields))
     if is_narrow and width <= max_atoms:
-        edges = np.concatenate([[0], np.flatnonzero(np.diff(atoms // width)) + 1, [len(atoms)]])
+        last_of_chunk = np.flatnonzero(np.diff(atoms // width))
+        boundaries = np.concatenate([[0], last_of_chunk + 1, [len(atoms)]])
     else:
-        edges = np.arange(len(atoms) + 1)
-    return [atoms[run.start : run.stop] for run in sub_blocks(edges, range(len(atoms)), max_atoms)]
+        boundaries = np.arange(len(atoms) + 1)
+    return [
+        atoms[run.start : run.stop] for run in sub_blocks(boundaries, range(len(atoms)), max_atoms)
+    ]
 
 
 class SeriesWork:
@@ -105,8 +108,8 @@ class SeriesWork:
         )
         view = ViewLayout(self.layout.path, source=self.layout, frames=self.frames)
         max_frames = max(1, 4 * READ_NBYTES // (12 * len(atoms) * len(fields)))
-        edges = np.searchsorted(np.asarray(self.frames), self.layout.boundaries())
-        for run in sub_blocks(np.unique(edges), range(len(self.frames)), max_frames):
+        boundaries = np.searchsorted(np.asarray(self.frames), self.layout.boundaries())
+        for run in sub_blocks(np.unique(boundaries), range(len(self.frames)), max_frames):
             rows = block.frames(slice(run.start, run.stop))
             view.read(run.start, run.stop, atoms=atoms, out=rows)
         return block
@@ -139,8 +142,8 @@ def _analyze(
     if len(batches) > 1 and (info.chunk_atoms or info.n_atoms) == info.n_atoms:
         notes += (
             f"{info.path}: all frames are read {len(batches)} times, since "
-            f"{human_nbytes(WIDE_NBYTES)} of time series are held at a time; what mdio convert "
-            "--for timeseries writes is read once",
+            f"{human_nbytes(WIDE_NBYTES)} of time series are held at a time; an output of mdio "
+            "convert --for timeseries is read once",
         )
     layout = plan.layout if executor.shares_memory else plan.for_workers().layout
     work = SeriesWork(layout, plan.frames, kernel, quiet=prepared.quiet)
@@ -174,7 +177,7 @@ def _analyze(
                 f"lags of up to {number_text(max_lag_ps)} ps were asked for, but frames lie "
                 f"{number_text(span_ps / (n_frames - 1))} ps apart: lag 0 alone is left",
             )
-        plan.count(timings[0])
+        plan.add_prepare_nbytes(timings[0])
     else:  # a rank that gets no results
         frame, values = np.empty(0, np.int64), np.empty(0)
     return plan.result(

@@ -276,10 +276,11 @@ class ReduceWork:
         begin = getattr(getattr(self._reduce, "__self__", None), "begin", None)
         if begin is None or self._trajectory == trajectory:
             return
-        number, time = self._frames.number, self._frames.time
-        first, stop = [*self._frames.firsts.tolist(), len(number)][trajectory : trajectory + 2]
+        frame_numbers, time = self._frames.frame_numbers, self._frames.time
+        bounds = [*self._frames.firsts.tolist(), len(frame_numbers)]
+        first, stop = bounds[trajectory : trajectory + 2]
         try:
-            begin(number[first:stop], time[first:stop])
+            begin(frame_numbers[first:stop], time[first:stop])
         except Exception as error:
             raise BlockError(f"{kernel_name(begin)} failed: {error_text(error)}") from error
         self._trajectory = trajectory
@@ -288,7 +289,7 @@ class ReduceWork:
         """Return the row of a key; raises errors of `reduce`, TypeError or ValueError."""
         index = pairs.frame_index
         values = self._reduce(
-            key, self._frames.number[index], self._frames.time[index], pairs.values
+            key, self._frames.frame_numbers[index], self._frames.time[index], pairs.values
         )
         if not isinstance(values, dict):
             raise TypeError(f"it returned {short_repr(values)}; expected a dict")
@@ -453,9 +454,9 @@ class MapReduceJob:
         plans = list(self.plans.values())
         timings = [self.blocks[first].timing for first in sorted(self.blocks)]
         for plan in plans if timings else ():
-            plan.count(timings[0])
+            plan.add_prepare_nbytes(timings[0])
         labels = self.frames.labels
-        n_pairs = np.zeros(len(self.frames.number), np.int64)
+        n_pairs = np.zeros(len(self.frames.frame_numbers), np.int64)
         for first, block in self.blocks.items():
             n_pairs[first : first + len(block.n_pairs)] = block.n_pairs
         notes = [*self.program.notes, *(note for plan in plans for note in plan.notes)]
@@ -468,7 +469,7 @@ class MapReduceJob:
                 (key, labels[trajectory] if labels else None, error)
                 for key, trajectory, error in table.failures
             ],
-            frame=self.frames.number,
+            frame=self.frames.frame_numbers,
             time=self.frames.time,
             n_pairs=n_pairs,
             timings=timings,

@@ -97,7 +97,7 @@ def _frames_of_list(layout: Layout, frames: NDArray[Any], n_frames: int) -> NDAr
 class MappedFrames:
     """All mapped frames, one trajectory after the other."""
 
-    number: NDArray[np.int64]
+    frame_numbers: NDArray[np.int64]
     """Number of each frame in its trajectory, (F,)."""
     time: NDArray[np.float64]
     """Time of each frame, ps, (F,)."""
@@ -109,11 +109,11 @@ class MappedFrames:
     @classmethod
     def of(cls, frames: Mapping[str, FrameNumbers]) -> MappedFrames:
         """Return the frames of trajectories by label; times are zeros until they are read."""
-        numbers = [np.asarray(frame_numbers, np.int64) for frame_numbers in frames.values()]
-        firsts = np.cumsum([0, *map(len, numbers)])[:-1]
-        number = np.concatenate(numbers)
+        by_trajectory = [np.asarray(numbers, np.int64) for numbers in frames.values()]
+        firsts = np.cumsum([0, *map(len, by_trajectory)])[:-1]
+        frame_numbers = np.concatenate(by_trajectory)
         labels = tuple(frames) if tuple(frames) != ("",) else ()
-        return cls(number, np.zeros(len(number)), firsts, labels)
+        return cls(frame_numbers, np.zeros(len(frame_numbers)), firsts, labels)
 
     def trajectory_numbers(self, frame_index: NDArray[Any]) -> NDArray[np.int64]:
         """Return the number of the trajectory of each of the frames."""
@@ -190,7 +190,7 @@ class Program:
             frames = own_frames
         elif own_frames is not None:
             name = type(map_object).__name__
-            notes = (f"the frames that {name} names are replaced by those asked for",)
+            notes = (f"the requested frames are mapped, in place of those of {name}.frames",)
         return cls(kernel, reduce, combine, per_frame, frames, notes)
 
 

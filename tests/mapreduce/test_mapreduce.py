@@ -204,7 +204,7 @@ def test_frames(adk, frames, numbers, n_workers):
     assert not any("frames" in note for note in found.notes)
     program.frames = slice(2)
     found = run(adk, program, frames=slice(3))
-    assert found.n_frames == 3 and "the frames that Windows names are replaced" in found.notes[0]
+    assert found.n_frames == 3 and "in place of those of Windows.frames" in found.notes[0]
     assert run(adk, program).n_frames == 2
 
 

@@ -80,8 +80,8 @@ class IonPermeation(Kernel):
         entry = np.where(side == ABOVE, FROM_ABOVE, np.where(side == BELOW, FROM_BELOW, INSIDE))
         state = np.where(outside == INSIDE, entry, outside)
         n_states = len(STATES)
-        steps = np.bincount(state[:-1] * n_states + state[1:], minlength=n_states**2)
-        transitions = steps.reshape(n_states, n_states)
+        counts = np.bincount(state[:-1] * n_states + state[1:], minlength=n_states**2)
+        transitions = counts.reshape(n_states, n_states)
         np.fill_diagonal(transitions, 0)
         return {
             "state": state[-1],
