@@ -67,7 +67,12 @@ def sum_packed(
     /,
 ) -> None: ...
 def encode_rigid(
-    positions: NDArray[np.float32], number: float, is_xtc: bool, key_every: int, least: int, /
+    positions: NDArray[np.float32],
+    number: float,
+    is_xtc: bool,
+    key_interval: int,
+    section_atoms: int,
+    /,
 ) -> tuple[bytes, NDArray[np.uint8]] | None: ...
 def decode_rigid(
     description: NDArray[np.uint8],

@@ -140,7 +140,8 @@ class OwnOutput(ABC, Generic[Array]):
                 time_last_ps = float(self.read_column("time", self.n_frames - 1, self.n_frames)[0])
         positions = self.arrays[self.group, "positions"]
         integers = has_source_integers(manifest)
-        has_floats = integers and "by_program" in manifest["source"]  # kept in chunks of floats
+        # Frames that a program added are stored as floats, beside the integers of the source.
+        has_floats = integers and "by_program" in manifest["source"]
         return TrajectoryInfo(
             layout=layout,
             path=str(self.path),
@@ -276,9 +277,9 @@ class StoredGroups:
         """
         if self._last_selection is not None and np.array_equal(self._last_selection[0], atoms):
             return self._last_selection[1]
-        found = self._search(atoms) if self._groups else None
-        self._last_selection = (atoms.copy(), found)
-        return found
+        smallest = self._search(atoms) if self._groups else None
+        self._last_selection = (atoms.copy(), smallest)
+        return smallest
 
     def atoms_of(self, name: str) -> AtomIndices:
         """Return the atoms of a group in the order in which they are stored; raises KeyError."""
@@ -297,7 +298,7 @@ class StoredGroups:
 
 
 class EnsembleWriter(ABC):
-    """Combines several outputs to one ensemble, in a folder that is at `path` until published."""
+    """Makes an ensemble of several outputs, in a folder that is at `path` until published."""
 
     suffix: ClassVar[str] = ""
     """Suffix of the names of trajectories in the folder."""

@@ -260,7 +260,7 @@ def check_heaps(path: Path) -> None:
 def _read_attributes(h5file: h5py.File, checker: _HeapChecker) -> None:
     """Read the attributes of all groups and datasets, skipping those that cannot be read.
 
-    It ends at the first damaged heap: HDF5 before 2.0 would crash on the zeros instead of it.
+    It ends at the first damaged heap, which is read as zeros: HDF5 before 2.0 would crash on them.
     """
     nodes: list[Any] = [h5file]
     addresses = {h5py.h5o.get_info(h5file.id).addr}

@@ -452,8 +452,8 @@ def encode_chunk(
 ) -> tuple[Any, list[int]]:
     """Return the bytes of a chunk to store, and `chunk_checksums` of what they decode to.
 
-    `shape`: frames and atoms in it; after these are zeros. Floats are shuffled and deflated as by
-    HDF5 (RFC 1950).
+    `shape`: number of its frames and atoms; the rest of the chunk is zeros. Floats are shuffled and
+    deflated as by HDF5 (RFC 1950).
     """
     if isinstance(codec, QuantisedFormat):
         unpadded = np.ascontiguousarray(chunk[: shape[0], : shape[1]])
@@ -479,7 +479,7 @@ def decode_integers(stored: NDArray[np.uint8], out: NDArray[np.float32]) -> None
 
 
 def atom_ids(meta: OutputMeta) -> dict[str, NDArray[np.int64]]:
-    """Return by group the atoms' numbers in the source, for groups where not 0, 1, 2, ..."""
+    """Return, by group, the atoms' numbers in the source; without groups that are 0, 1, 2, ..."""
     ids = {} if meta.atoms is None else {FULL_SYSTEM: np.asarray(meta.atoms)}
     for name, atoms in (meta.groups or {}).items():
         ids[name] = ids[FULL_SYSTEM][atoms] if FULL_SYSTEM in ids else np.asarray(atoms)

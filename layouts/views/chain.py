@@ -54,8 +54,9 @@ class ChainLayout(Layout):
     `sources`: layouts, or paths for `open_layout`, which takes `fields` and `options`. `overlap`:
     what is done with frames whose times several sources have: one of `mdio.layouts.views.OVERLAPS`.
     Except with ``keep-all``, sources are put into the order of their times; None is ``keep-last``,
-    but an error if sources look like replicas. Raises SourceError, when opened: a source cannot be
-    read, or has other atoms than the first; PlanError: or has them in another order.
+    but an error if sources look like replicas.
+    Opening it raises SourceError: a source cannot be read, or has another number of atoms than the
+    first, or sources look like replicas; PlanError: they have their atoms in different orders.
     """
 
     name = "chain"
@@ -91,7 +92,9 @@ class ChainLayout(Layout):
         max_open = MAX_OPEN if are_native else MAX_OPEN_OF_CHUNKS
         self._open_sources = HandleCache[Layout, Layout](lambda source: source, max_open)
         self._edges = np.zeros(1, np.int64)
+        """Frame of the chain at which each part begins, and the number of frames."""
         self._starts: list[int] = []
+        """Frame of its source at which each part begins."""
 
     def _open(self) -> TrajectoryInfo:
         try:
@@ -110,8 +113,8 @@ class ChainLayout(Layout):
         for info in self._infos:
             if info.n_atoms != first.n_atoms:
                 raise SourceError(
-                    f"{info.path}: has {info.n_atoms} atoms, but {first.path}, which it is to "
-                    f"follow, has {first.n_atoms}; join trajectories of the same atoms"
+                    f"{info.path}: has {info.n_atoms} atoms, but {first.path} has "
+                    f"{first.n_atoms}; join trajectories of the same atoms"
                 )
         if self._joining is None:
             self._joining = join(self._infos, stored_times, self._read_times, self.overlap)
@@ -120,26 +123,26 @@ class ChainLayout(Layout):
         return self._read_properties()
 
     def _notes_on_steps(self, joining: Joining, stored_times: list[StoredTimes]) -> tuple[str, ...]:
-        """Return a note if a file without steps is not numbered as its neighbour's steps are."""
-        for (number, start, stop), (following, first, end) in pairwise(joining.parts):
+        """Return a note if frame numbers, where a file holds no steps, do not fit a neighbour's."""
+        for (number, start, stop), (next_number, next_start, next_stop) in pairwise(joining.parts):
             if (
                 stored_times[number].step_is_frame_number
-                == stored_times[following].step_is_frame_number
+                == stored_times[next_number].step_is_frame_number
             ):
                 continue
             times_before = self._read_times(number, max(start, stop - 2), stop)
-            times_after = self._read_times(following, first, min(first + 2, end))
+            times_after = self._read_times(next_number, next_start, min(next_start + 2, next_stop))
             intervals = np.diff(np.concatenate([times_before.step, times_after.step]))
             if len(intervals) > 1 and (intervals == intervals[0]).all():
                 continue
-            ends = sorted(
-                (number, following), key=lambda n: not stored_times[n].step_is_frame_number
+            without_steps, with_steps = sorted(
+                (number, next_number), key=lambda n: not stored_times[n].step_is_frame_number
             )
-            counted_path, other_path = (self.sources[n].path for n in ends)
             advice = "; go by the times" if times_after.time[0] > times_before.time[-1] else ""
             return (
-                f"steps do not go on from file to file: {counted_path} holds none, so its frames "
-                f"are numbered, and not as the steps in {other_path} go on{advice}",
+                f"steps do not go on from file to file: {self.sources[without_steps].path} "
+                "holds none, so its frames are numbered, which does not fit the steps in "
+                f"{self.sources[with_steps].path}{advice}",
             )
         return ()
 
@@ -152,8 +155,8 @@ class ChainLayout(Layout):
             source = self._open_source(number)
             self._infos.append(source.info)
             stored_times.append(source.stored_times)
-            # That of a text format would be parsed, which takes long.
-            topology = stored_topology(source) if _is_of_output(source) else None
+            # Topologies in text formats are not compared: parsing them takes long.
+            topology = stored_topology(source) if _begins_with_output(source) else None
             if first is None or topology is None:
                 first = first or topology
             elif topology.n_atoms == first.n_atoms:
@@ -380,9 +383,9 @@ def _chain(
     return chain
 
 
-def _is_of_output(layout: Layout) -> bool:
+def _begins_with_output(layout: Layout) -> bool:
     """Return whether the first file of a layout, or of a view of it, is an output of mdio."""
-    return layout.manifest is not None or any(map(_is_of_output, layout._inner_layouts[:1]))
+    return layout.manifest is not None or any(map(_begins_with_output, layout._inner_layouts[:1]))
 
 
 def _with_metadata(source: Layout) -> Layout:

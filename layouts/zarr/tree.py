@@ -1,9 +1,9 @@
 """The arrays and groups of a Zarr tree of mdio, an H5MD 1.1 tree, as its plan determines them.
 
-H5MD: https://www.nongnu.org/h5md/h5md.html. Zarr has no links, so each element of H5MD has its own
-copy of steps and times, and each group of the edges of the boxes. Data for which H5MD has no place
-are under ``/mdio``: ``/mdio/box`` (boxes as six numbers), ``/mdio/step`` (the source's own steps)
-and the tables of checksums of `mdio.layouts.zarr.own`.
+H5MD: https://www.nongnu.org/h5md/h5md.html. Zarr has no links, so steps and times are stored again
+for each element of H5MD, and the edges of the boxes for each group. Data for which H5MD has no
+place are under ``/mdio``: ``/mdio/box`` (boxes as six numbers), ``/mdio/step`` (the source's own
+steps) and the tables of checksums of `mdio.layouts.zarr.own`.
 
 ``zarr.json`` of groups and arrays, written and read as plain JSON: importing zarr takes 0.3 s.
 
@@ -122,7 +122,7 @@ def atom_arrays(plan: LayoutPlan) -> dict[str, tuple[ArrayPlan, ArrayMetadata]]:
 
 
 def column_arrays(keys: ArrayKeys) -> dict[str, ColumnName]:
-    """Return which per-frame numbers are in which folder, copies too."""
+    """Return the name of the per-frame numbers in each folder; some have the same numbers."""
     arrays: dict[str, ColumnName] = {"mdio/box": "box", "mdio/step": "source_step"}
     elements = _elements(keys)
     for element in elements:
@@ -154,14 +154,14 @@ def table_arrays(plan: LayoutPlan) -> dict[str, ArrayMetadata]:
     arrays = {}
     for array, metadata in atom_arrays(plan).values():
         grid = (math.ceil(plan.n_frames / array.chunk_frames), array.n_atom_chunks)
-        of_chunks = ArrayMetadata.of_rows(grid, "uint32")
-        arrays[table_path("crc32c", array.group, array.field)] = of_chunks
+        chunk_table = ArrayMetadata.of_rows(grid, "uint32")
+        arrays[table_path("crc32c", array.group, array.field)] = chunk_table
         if metadata.uncompressed:
             n_spans = array.n_atom_chunks * spans_of_row(12 * array.chunk_atoms)
             path = table_path("crc32c_pieces", array.group, array.field)
             arrays[path] = spans_metadata(plan.n_frames, n_spans)
         else:
-            arrays[table_path("crc32c_stored", array.group, array.field)] = of_chunks
+            arrays[table_path("crc32c_stored", array.group, array.field)] = chunk_table
     return arrays
 
 

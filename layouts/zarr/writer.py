@@ -4,17 +4,19 @@ Also chooses how positions are stored: as integers of a source, rounded, or as f
 
 Unless the user asks, floats are compressed only where reading bytes takes longer than decoding
 them. Measured on one core (EPYC, 2.25 GHz) with frames of 3,341 and 16,122 atoms in full precision:
-lz4 after a shuffle of bytes leaves 0.84 of them and decodes 5.5 to 8 GB/s; zstd leaves 0.90 to 0.93
-and decodes 1.6 GB/s. So lz4 saves time where a process reads less than (1 - 0.84) of 5.5 GB/s.
+with lz4 after a shuffle of bytes, chunks have 0.84 of their decoded size, and 5.5 to 8 GB/s are
+decoded; with zstd 0.90 to 0.93, and 1.6 GB/s. So lz4 saves time where a process reads less than
+(1 - 0.84) of 5.5 GB/s.
 
 Integers are bit-packed, or packed by bonds and angles, which hardly change (``rigid``). Measured by
 `bench/codecs.py` on one core (EPYC with AVX-512, load 25): rigid takes 0.8 (protein) to 1.4 (in
 water) bytes per atom less, and 3.7 and 3.6 ns per atom more to decode. So it saves time where a
-process reads less than 0.8 bytes in 3.7 ns to 1.4 bytes in 3.6 ns, as mostly through a network. On
-other storage rigid is used for what would take more than 0.9 of the source if bit-packed in the
-source's own step, so that no output is larger than its source, which costs little (4,000 frames of
-16,122 atoms on a local disk took two workers 1.30 s bit-packed and 1.36 s with rigid). Single
-frames are read several times faster from bit-packed chunks, so outputs ``--for frames`` have these.
+process reads less than 0.8 bytes in 3.7 ns to 1.4 bytes in 3.6 ns, as is usual through a network.
+On other storage rigid is used if bit-packed integers with the source's own step would take more
+than 0.9 of the source's bytes, so that no output is larger than its source, at little cost (4,000
+frames of 16,122 atoms on a local disk took two workers 1.30 s bit-packed, 1.36 s with rigid).
+Single frames are read several times faster from bit-packed chunks, which outputs ``--for frames``
+have.
 Those for a selection have ``rigid-seek``, which decodes fewer atoms besides the selected ones, in
 2 to 4% more bytes.
 """
@@ -107,8 +109,8 @@ def pack_shard(chunks: Sequence[Bytes], n_chunks: int, crcs: Sequence[int]) -> l
         index[number] = offset, chunk.nbytes + CRC_NBYTES
         parts += [chunk, _crc_bytes(crc)]
         offset += chunk.nbytes + CRC_NBYTES
-    table = index.reshape(-1).view(np.uint8)
-    return [*parts, table, _crc_bytes(kernels.crc32c(table))]
+    index_bytes = index.reshape(-1).view(np.uint8)
+    return [*parts, index_bytes, _crc_bytes(kernels.crc32c(index_bytes))]
 
 
 def _crc_bytes(crc: int) -> Bytes:
@@ -185,7 +187,7 @@ class ColumnWriter:
         self._paths, self._n_frames = column_arrays(plan.array_keys), plan.n_frames
         self._tables: dict[ColumnName, TableWriter] = {}
         for name in COLUMNS:
-            folders = [root / path for path, series in self._paths.items() if series == name]
+            folders = [root / path for path, column in self._paths.items() if column == name]
             writer_class = _BoxWriter if name == "box" else TableWriter
             self._tables[name] = writer_class(folders, column_metadata(plan.n_frames, name))
         cast(_BoxWriter, self._tables["box"]).edges = self._tables["edges"]
@@ -235,7 +237,7 @@ class ZarrWriter(LayoutWriter):
         parallel_store=True,
         packs_integers=True,
     )
-    _handle_of_shard: WrittenFile | None = None
+    _handle_shard: WrittenFile | None = None
     """The shard that was stored last, which a thread may still be writing."""
 
     def __init__(self, path: Path, plan: LayoutPlan, meta: OutputMeta) -> None:
@@ -340,13 +342,13 @@ class ZarrWriter(LayoutWriter):
         self.drain()
         with output_errors(path):
             direct = self.plan.writing.direct or False
-            self._handle_of_shard = WrittenFile(
+            self._handle_shard = WrittenFile(
                 path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, direct=direct
             )
-            self._handle_of_shard.write(0, *item.parts)
+            self._handle_shard.write(0, *item.parts)
 
     def drain(self) -> None:
-        shard, self._handle_of_shard = self._handle_of_shard, None
+        shard, self._handle_shard = self._handle_shard, None
         if shard is not None:
             with output_errors(shard.path):
                 shard.close()
@@ -363,15 +365,15 @@ class ZarrWriter(LayoutWriter):
             crcs = np.array(record.crcs[f"{path}/{metadata.file_name(piece_number)}"], "<u4")
             first = record.start // array.chunk_frames
             n_rows = math.ceil((record.stop - record.start) / array.chunk_frames)
-            decoded, other_crcs = np.split(crcs, [n_rows * array.n_atom_chunks])
+            decoded_crcs, further_crcs = np.split(crcs, [n_rows * array.n_atom_chunks])
             key = array.group, array.field
-            self._tables[table_path("crc32c", *key)].add(first, decoded.reshape(n_rows, -1))
+            self._tables[table_path("crc32c", *key)].add(first, decoded_crcs.reshape(n_rows, -1))
             if metadata.uncompressed:
-                rows = other_crcs.reshape(record.stop - record.start, -1)
-                self._tables[table_path("crc32c_pieces", *key)].add(record.start, rows)
+                span_crcs = further_crcs.reshape(record.stop - record.start, -1)
+                self._tables[table_path("crc32c_pieces", *key)].add(record.start, span_crcs)
             else:
-                rows = other_crcs.reshape(n_rows, -1)
-                self._tables[table_path("crc32c_stored", *key)].add(first, rows)
+                stored_crcs = further_crcs.reshape(n_rows, -1)
+                self._tables[table_path("crc32c_stored", *key)].add(first, stored_crcs)
         self._columns.add(record)
         self._stored.add(record.start)
 

@@ -25,7 +25,7 @@ from mdio.layouts.registry import layout_class
 from mdio.layouts.striping.file_systems import has_server_per_stripe
 
 MISSING_SHARES = (0.1, 0.25, 0.5)
-"""Fractions of the nodes that are missing, of which passes with caches are forecast."""
+"""Missing fractions of the nodes for which a pass that reads from caches is forecast."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +174,7 @@ class Decision:
 
 
 CURVE_FIELDS = {"ranks": "n_ranks", "total_s": "t_total_s", "low_s": "low_s", "high_s": "high_s"}
-"""Keys of a point of a curve in `Decision.to_json`, and the fields of `Forecast` that they have."""
+"""Fields of `Forecast` that a point of a curve has in `Decision.to_json`, by key."""
 IO_BOUND, COMPUTE_BOUND = 1.0, 10.0
 """Limits of t_comp/t_IO: up to 1, reading takes most of the time; from 10 on, no layout can save a
 tenth."""
@@ -428,17 +428,18 @@ class Comparison:
             reason = f"could not be measured: {problem}" if problem else "was not tried"
             return Rule(layout, gather, text, False, f"{layout} {reason}")
         name = min(measured, key=lambda option: self.totals[option].total_s)
-        best, total = self.totals[name], self.totals[recommended_trial.name]
+        rule_total, total = self.totals[name], self.totals[recommended_trial.name]
         reason = (
             f"the rule looks at the ratio alone; the time for {plural(self.passes, 'pass')} is "
-            f"{duration(best.total_s)} with {name}, {duration(total.total_s)} with "
+            f"{duration(rule_total.total_s)} with {name}, {duration(total.total_s)} with "
             f"{recommended_trial.name}"
         )
-        if recommended_trial.name == "as-is" and best.run.t_total_s > total.run.t_total_s:
-            one_pass = f"{duration(best.run.t_total_s)} instead of {duration(total.run.t_total_s)}"
-            reason += f", because one pass takes {one_pass}"
-        elif recommended_trial.name == "as-is" and best.run.t_total_s < total.run.t_total_s:
-            reason += f", because converting costs {duration(best.convert_s)}"
+        rule_pass_s, pass_s = rule_total.run.t_total_s, total.run.t_total_s
+        if recommended_trial.name == "as-is" and rule_pass_s > pass_s:
+            passes_text = f"{duration(rule_pass_s)} instead of {duration(pass_s)}"
+            reason += f", because one pass takes {passes_text}"
+        elif recommended_trial.name == "as-is" and rule_pass_s < pass_s:
+            reason += f", because converting costs {duration(rule_total.convert_s)}"
         elif recommended_trial.groups:
             reason += ", which reads a stored group of just the analysed atoms"
         return Rule(layout, gather, text, False, reason)
@@ -508,8 +509,8 @@ class Comparison:
         """Return the commands that convert or copy, if any, and the one that analyses."""
         question, trial = self.measurements.question, self.best
         sources, top = list(self.measurements.source.paths), question.top
-        is_here = self.forecaster.profile is None and self.forecaster.nodes == 1
-        is_local = is_here and not self.under_mpi
+        is_one_machine = self.forecaster.profile is None and self.forecaster.nodes == 1
+        is_local = is_one_machine and not self.under_mpi
         commands = []
         analysis_options = dict(question.options)
         if trial.layout == "local-copy":

@@ -225,9 +225,9 @@ class CacheFolder:
     def make_room(self, nbytes: int, folder: Path) -> bool:
         """Evict the least recently used units until `nbytes` fit; False if they cannot.
 
-        Units in `folder`, of the trajectory being read, stay: else the end of one larger than the
-        cache would evict its beginning. Sizes are not summed each time: a process reserves a share
-        of the free space, as if there were one process for each core.
+        Units in `folder`, of the trajectory being read, stay: if it is larger than the cache, its
+        later units would otherwise evict its earlier ones. Sizes are not summed each time: a
+        process reserves a share of the free space, as if there were one process for each core.
         """
         if self._reserved_nbytes >= nbytes:
             self._reserved_nbytes -= nbytes
@@ -302,10 +302,10 @@ class CachedUnit:
         self._data = data
         self._fd = -1
         self._begin = 0
-        self._sums: NDArray[np.uint32] = np.empty(0, np.uint32)
+        self._checksums: NDArray[np.uint32] = np.empty(0, np.uint32)
         self._buffer = np.empty(0, np.uint8)
         self._ranges: dict[str, tuple[list[int], list[tuple[int, int]]]] = {}
-        """By file: where each range begins, ascending; and its end, and its offset in the unit."""
+        """By file: where each range begins, ascending; and its end, and its offset in this unit."""
         offsets_in_unit, unit_offset = [], 0
         for file, offset, nbytes in ranges:
             offsets_in_unit.append((file, offset, offset + nbytes, unit_offset))
@@ -332,16 +332,17 @@ class CachedUnit:
             header: dict[str, Any] = json.loads(raw)
             nbytes = int(header["nbytes"])
             n_spans = -(-nbytes // SPAN_NBYTES)
-            sums = os.pread(fd, min(4 * n_spans, size), PREFIX.size + header_nbytes)
+            checksums = os.pread(fd, min(4 * n_spans, size), PREFIX.size + header_nbytes)
             begin = PREFIX.size + header_nbytes + 4 * n_spans
-            if crc32c(sums, crc32c(raw)) != crc or header["name"] != name:
+            if crc32c(checksums, crc32c(raw)) != crc or header["name"] != name:
                 raise DamagedUnitError("its header has changed")
             if size != begin + nbytes:
                 raise DamagedUnitError("it has been cut")
             unit = cls([(str(f), int(o), int(n)) for f, o, n in header["ranges"]])
         except (ValueError, KeyError, TypeError) as error:
             raise DamagedUnitError("its header cannot be read") from error
-        unit._fd, unit._begin, unit._sums = fd, begin, np.frombuffer(sums, "<u4")
+        unit._fd, unit._begin = fd, begin
+        unit._checksums = np.frombuffer(checksums, "<u4")
         return unit
 
     def read_into(self, file: str, buffers: Sequence[Any], offset: int) -> int:
@@ -366,7 +367,7 @@ class CachedUnit:
         return nbytes
 
     def _read(self, first: int, end: int) -> Bytes:
-        """Return the bytes between two edges of spans, after comparing their checksums."""
+        """Return the bytes of whole spans, `first` to `end`; raises if checksums differ."""
         if self._buffer.size < end - first:
             self._buffer = np.empty(end - first, np.uint8)
         data = self._buffer[: end - first]
@@ -376,8 +377,8 @@ class CachedUnit:
             if not n_read:
                 raise DamagedUnitError("it has been cut")
             n_done += n_read
-        sums = self._sums[first // SPAN_NBYTES : -(-end // SPAN_NBYTES)]
-        if crc32c_spans(data, _span_edges(first, end)).tobytes() != sums.tobytes():
+        checksums = self._checksums[first // SPAN_NBYTES : -(-end // SPAN_NBYTES)]
+        if crc32c_spans(data, _span_edges(first, end)).tobytes() != checksums.tobytes():
             raise DamagedUnitError("its bytes have changed")
         return data
 
@@ -399,9 +400,9 @@ def write_unit(path: Path, ranges: Sequence[SourceRange], data: Bytes) -> None:
     """Write a unit, completely or not at all; raises OSError."""
     header = {"name": path.stem, "ranges": ranges, "nbytes": data.nbytes}
     raw = json.dumps(header).encode()
-    sums = crc32c_spans(data, _span_edges(0, data.nbytes)).astype("<u4").tobytes()
-    head = PREFIX.pack(MAGIC, len(raw), crc32c(sums, crc32c(raw)))
-    write_atomically(path, head, raw, sums, data, prefix=TEMPORARY, mode=0o600)
+    checksums = crc32c_spans(data, _span_edges(0, data.nbytes)).astype("<u4").tobytes()
+    head = PREFIX.pack(MAGIC, len(raw), crc32c(checksums, crc32c(raw)))
+    write_atomically(path, head, raw, checksums, data, prefix=TEMPORARY, mode=0o600)
 
 
 def open_unit(path: Path) -> CachedUnit | None:
@@ -426,9 +427,9 @@ def open_unit(path: Path) -> CachedUnit | None:
 
 
 SOURCE = "source.json"
-"""The file that records to which trajectory the units in a folder belong, and how many it has."""
+"""The file that records whose units are in a folder, and how many units that trajectory has."""
 REPLACED = "replaced"
-"""The generation if another file has the name of the open one by now."""
+"""The generation of a source whose name another file has by now."""
 
 
 def read_source_record(folder: Path) -> dict[str, Any]:

@@ -4,12 +4,12 @@ The papers time every frame of a rank; here t_io and t_comp are measured once fo
 call, so that measuring takes no noticeable time.
 
 ``mdio analyze --timings T.json`` writes one JSON object, with the times of one analysis and the
-workers that were much slower than others. All times are seconds; names that end in ``_s`` are those
-of the papers' Table 1, with that suffix.
+workers that were much slower than others. All times are seconds. Most names are those of the
+papers' Table 1, with the suffix ``_s``.
 
 Of the run
     ``schema`` ("mdio-timings-1"), ``executor``, ``gather`` (under MPI), ``workers``, ``blocks``,
-    ``n_frames``, ``seconds`` (opening until all values are there), ``prepare_s`` (topology,
+    ``n_frames``, ``seconds`` (from opening until all values are computed), ``prepare_s`` (topology,
     selection, reference), ``t_total_s`` (the largest t_N), ``ratio_comp_io`` and
     ``ratio_comp_comm`` (of the sums over all workers), ``nbytes_read``, and the sums
     and maxima of `mdio.core.timing.summary`.
@@ -105,16 +105,16 @@ class _Times:
     t_block_s: float = 0.0
     """The whole block function, t5 - t4: the papers' t_RMSD."""
     t_comm_s: float = 0.0
-    """From the end of the block function until its result is where all are gathered, t6 - t5.
+    """From the end of the block function until its result has been gathered, t6 - t5.
 
-    Under MPI the ranks gather once, and the last block of each rank has all of it.
+    Under MPI the ranks gather once, and all of that time is counted in the last block of each rank.
     """
     nbytes_read: int = 0
-    """Decoded bytes that reading gave."""
+    """Decoded bytes of the frames that were read."""
     nbytes_source: int = 0
-    """Bytes of files that reading frames took, by position."""
+    """Bytes that were read for them from files."""
     nbytes_cache: int = 0
-    """Bytes that it took from the node's cache instead."""
+    """Bytes that were read for them from the node's cache."""
     slowest_read_s: float = 0.0
     """Longest time that one read took."""
     slowest_file: str | None = None
@@ -152,7 +152,7 @@ class BlockTiming(_Times):
     rank: int | None = None
     """Under MPI."""
     began_unix_s: float = field(default_factory=time.time)
-    """When the worker took the block up, on the worker's clock."""
+    """When the worker began the block, by the worker's clock."""
     notes: tuple[str, ...] = ()
     """Notes of this worker's cache."""
     doubtful_frames: list[int] = field(default_factory=list)
@@ -166,7 +166,8 @@ class BlockTiming(_Times):
     def record_arrival(self) -> None:
         """Record that the result has arrived; called where all results are gathered.
 
-        Both ends read the time of day: 0 for a result that seems to arrive before it was sent.
+        The clocks of two machines are compared; if they differ so much that the result seems to
+        arrive before it was sent, its `t_comm_s` is 0.
         """
         sent_unix_s = self.began_unix_s + self.t_block_s
         self.t_comm_s = max(0.0, time.time() - sent_unix_s)

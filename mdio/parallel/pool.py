@@ -265,8 +265,8 @@ HEADER_NBYTES = mmap.ALLOCATIONGRANULARITY
 class SharedRows(Closable):
     """An array of known length; the first rows written determine shape and dtype of its rows.
 
-    The parent makes it before it forks. Workers `write` rows that it `accepts`, each different
-    ones; when they are done, the parent gets the array from `read_all`.
+    The parent makes it before it forks. Each worker writes rows of its own with `write`, if
+    `accepts` is true of them; when all are done, the parent gets the array from `read_all`.
     """
 
     def __init__(self, n_rows: int) -> None:

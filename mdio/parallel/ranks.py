@@ -197,8 +197,8 @@ def _first_error(
 ) -> tuple[BaseException | None, bool, list[bool]]:
     """Return the error with the lowest number of any rank, the same on all (collective).
 
-    Also whether it is this rank's own, and the `flag` of each rank. The error of another rank has
-    its traceback, which is not pickled, as a note.
+    Also whether it is this rank's own, and the `flag` of each rank, whatever the caller means by
+    it. The error of another rank has its traceback, which is not pickled, as a note.
     """
     traceback_text = traceback.format_exception(error) if isinstance(error, Exception) else ()
     outcomes = allgather(comm, (number, as_picklable(error), "".join(traceback_text), flag))
@@ -237,7 +237,8 @@ class Agreement:
     ) -> None:
         """Return on all ranks if none has failed; otherwise raise the same error on all.
 
-        `error`: what has failed here. `number`: of several errors, that with the lowest is raised.
+        `error`: that of this rank, if it has failed. `number`: of the failed item; of several
+        errors, that with the lowest number is raised.
         `must_end_program`: it failed within a collective call, so that no rank can go on.
         """
         deadline = time.monotonic() + GRACE_S
@@ -285,8 +286,9 @@ COUNTER_NBYTES = 8
 class WorkQueue:
     """A counter that the ranks of a node share, from which each takes its next item (collective).
 
-    Attributes: `is_usable`: whether it works on all nodes; not if ranks of one have different
-    temporary folders, or files there cannot be locked: then each rank takes every n-th item.
+    Attributes: `is_usable`: whether the counter works on all nodes. It does not if ranks of one
+    node have different temporary folders, or files there cannot be locked; then each rank takes
+    every n-th item.
 
     `comm`: an mpi4py intracommunicator.
     """

@@ -39,7 +39,7 @@ CASTAGNOLI, ONE = 0x82F63B78, 1 << 31
 
 
 def encode_rigid(
-    _positions: Float32s, _number: float, _is_xtc: bool, _key_every: int, _least: int
+    _positions: Float32s, _number: float, _is_xtc: bool, _key_interval: int, _section_atoms: int
 ) -> None:
     """Leave it: only native code looks for what stays the same."""
 

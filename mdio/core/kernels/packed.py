@@ -1,8 +1,8 @@
 """Rows of integers in as few bits as are needed: smaller than floats, and quick to read.
 
 The numbers of a row are folded (0, -1, 1, -2, ... become 0, 1, 2, 3, ...) and taken in groups of
-32; zeros fill the last group of a row up to a multiple of 8. Each group is stored with as many bits
-a number as its largest needs. There are, one after the other:
+32; zeros fill the last group of a row up to a multiple of 8. Each number of a group is stored with
+as many bits as the largest one needs. There are, one after the other:
 
 - the widths: for each row, for each group a byte, 0 to 32;
 - the groups, of as many bytes for every 8 numbers as their width says; the lowest bit of a number
@@ -18,14 +18,15 @@ all frames: in water the hydrogens against their oxygen, along a chain an atom a
 bound to. The atoms are sorted by the size of their differences, so that the leading zeros of small
 ones lie together.
 
-A byte of each atom says how (`neighbours`). Its low two bits are how many atoms before it the other
-one is, less one; the rest is a class, by which the atoms are sorted, those of one class in their
-own order. What lies before the first atom is at the origin. Frames do not depend on each other.
+`neighbours` has a byte for each atom. Its low two bits say which atom this one is differenced
+against: 0, the one before it, to 3, the fourth before it; before the first atom there are atoms at
+the origin. The other bits are a class, by which the atoms are sorted; those of one class stay in
+their order. Frames do not depend on each other.
 
 Arguments: `deltas`, (F, A, 3) int32, of `quantise`, C-contiguous; `neighbours`, (A,) uint8, of
-`choose_neighbours`; `scale` and `xtc`, with which integers are or were made; `out`, filled, with
-the arithmetic of `dequantise`, (end - first, k, 3) float32; `atoms`, (k,) int64, all by default;
-`first` and `end`, which choose frames ``first:end``, all by default.
+`choose_neighbours`; `scale` and `xtc`, as of `quantise`; `out`, filled, with the arithmetic of
+`dequantise`, (end - first, k, 3) float32; `atoms`, (k,) int64, all by default; `first` and `end`,
+which choose frames ``first:end``, all by default.
 """
 
 from __future__ import annotations
@@ -151,11 +152,12 @@ def sum_packed(
     xtc: bool,
     neighbours: Bytes | None = None,
 ) -> None:
-    """Undo `pack` of what `quantise` made, and what was done in between.
+    """Undo `pack`, then `difference_first` or `difference_neighbours`, then `quantise`.
 
-    That is `difference_first`, or, if there are `neighbours`, `difference_neighbours`. `packed`:
-    (n,) uint8, C-contiguous. `shape`: (F, A), frames and atoms, at least one of each.
-    Raises ValueError: the bytes do not fit together, whether those wanted are concerned or not.
+    `difference_neighbours` if there are `neighbours`. `packed`: (n,) uint8, C-contiguous. `shape`:
+    (F, A), frames and atoms, at least one of each.
+    Raises ValueError: the bytes do not fit together, be it those of frames and atoms that are not
+    read.
     """
     out, atoms, end = checks.read_arguments(shape, out, atoms, first, end)
     scale = checks.step_size(scale, "scale")
@@ -166,25 +168,29 @@ def sum_packed(
 
 
 def encode_rigid(
-    positions: Float32s, scale: float, key_every: int = 0, least: int = 0, *, xtc: bool
+    positions: Float32s, scale: float, key_interval: int = 0, section_atoms: int = 0, *, xtc: bool
 ) -> tuple[bytes, Bytes] | None:
     """Encode integers by what changes little: lengths, triangles, bonds that turn slowly.
 
-    ``docs/rigid.md`` has the format. `positions` become integers as by `quantise`. `key_every`:
-    interval of frames that need none before them, up to 255. `least`: number of atoms, up to 4,096,
-    that can be decoded without the others; both 0: only all.
-    Returns a description, which another compressor makes small, and (n,) uint8, which none does,
-    and which last until this thread encodes again; None for a single frame, or where there are no
-    such integers.
+    ``docs/rigid.md`` has the format. `positions` become integers as by `quantise`. `key_interval`:
+    frames from one that is decoded without earlier ones (a key frame) to the next, up to 255; 0 =
+    only the first is one. `section_atoms`: least number of atoms of a section, which is decoded
+    without the others, up to 4,096; 0 = one section of all atoms.
+    Returns the chunk's description, to be compressed further, and its data, (n,) uint8, which
+    cannot be; the data are valid until this thread encodes again. None for a single frame, or where
+    there are no such integers.
     """
     positions = checks.native_rows(positions, "positions")
     scale = checks.step_size(scale, "scale")
-    if not (0 <= key_every < 256 and 0 <= least <= 4096):
-        raise ValueError(f"key_every is {key_every} and least {least}: at most 255 and 4096")
+    if not (0 <= key_interval < 256 and 0 <= section_atoms <= 4096):
+        raise ValueError(
+            f"key_interval is {key_interval} and section_atoms {section_atoms}: give at most 255 "
+            "and 4096"
+        )
     if len(positions) < 2 or not positions.size:
         return None
     encoded: tuple[bytes, Bytes] | None
-    encoded = backend.module.encode_rigid(positions, scale, xtc, key_every, least)
+    encoded = backend.module.encode_rigid(positions, scale, xtc, key_interval, section_atoms)
     return encoded
 
 
