@@ -108,15 +108,11 @@ def prepare(
         raise
 
 
-def note_left_out_fields(
-    plan: LayoutPlan, info: TrajectoryInfo, requested: WriteOptions
-) -> LayoutPlan:
-    """Return a writer's plan with a note on fields that it leaves out, if it has none itself.
+def checked_plan(plan: LayoutPlan, info: TrajectoryInfo, requested: WriteOptions) -> LayoutPlan:
+    """Return a writer's plan, with a note on fields that it leaves out without a note of its own.
 
-    Writers may be those of other packages, and ignore options.
-
-    Raises PlanError: it cannot store what was requested: groups of atoms, rounded positions, or
-    compressed arrays.
+    Raises PlanError: the writer, which may be of another package, has ignored what it cannot store:
+    groups of atoms, rounded positions, or compression.
     """
     stored = {array.group for array in plan.arrays}
     if unstored_groups := [name for name in requested.groups if name not in stored]:
@@ -296,7 +292,7 @@ def plan_conversion(
         groups={name: len(atoms) for name, atoms in selected_atoms.groups.items()},
         codec_shares=codec_shares,
     )
-    plan = note_left_out_fields(writer.plan_for(view.info, write_options), view.info, write_options)
+    plan = checked_plan(writer.plan_for(view.info, write_options), view.info, write_options)
     notes += filter(None, [no_stripes_note(target)])
     stores_floats = plan.precision is None and plan.compression is None
     if writer.facts.packs_integers and stores_floats and storage.precision != "none":
@@ -320,7 +316,7 @@ def plan_conversion(
     if plan.writing.direct is not None and running.mpio is None:
         plan = plan.replace(direct=choose_direct(running.direct, plan, target))
     if running.mpio is None and is_written_by_owner(plan, target, executor):
-        # Where files are written as a whole, they are the pieces.
+        # Where each piece is a file that is written as a whole, pieces stay as they are.
         plan = (
             plan.replace(by_owner=True) if writer.facts.writes_files_once else plan_for_owner(plan)
         )
@@ -422,9 +418,9 @@ def append(
 ) -> ConvertResult:
     """Add the frames of a continuation to an output of mdio (zarr, segments or h5md).
 
-    They are stored as those that are there. Until all are, `out` stays as it is; then the new
-    output takes its place in one step. Shards and segments that are full, and parts, become those
-    of the new one without being read.
+    They are stored with the options of `out`, which stays as it is until all are stored; then the
+    new output takes its place in one step. Full shards and segments, and parts, are not read, but
+    reused in the new output.
 
     Parameters
     ----------
@@ -436,8 +432,8 @@ def append(
     workers, executor, progress
         As for `convert`.
     **options
-        ``overlap`` (as for `convert`: by default the continuation wins where it has other frames
-        for times that `out` has), ``salvage`` (of a source that is cut at its end), ``verify``;
+        ``overlap`` (as for `convert`: by default, where both have frames of the same times, those
+        of the continuation are kept), ``salvage`` (of a source that is cut at its end), ``verify``;
         ``top`` for an output of some atoms that was made with ``pbc``, ``center`` or
         ``fit_select``.
 

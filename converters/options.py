@@ -184,7 +184,7 @@ class Running:
         kind="several",
     )
     append: bool = option(
-        "with --follow: go on with an OUT that is there; without, mdio append does so",
+        "with --follow: continue an existing OUT (without --follow, mdio append does)",
         "--append",
         False,
         append=True,
@@ -249,7 +249,7 @@ class ConversionOptions:
         return [pair for part in vars(self).values() for pair in non_defaults(part)]
 
     def refused_options(self, mode: str) -> list[str]:
-        """Return options that are set and not allowed in `mode` (append, follow), as spelled."""
+        """Return the given options, as users spell them, that `mode` (append, follow) refuses."""
         return [
             spell_option(declaration, value)
             for declaration, value in self.changed()
@@ -262,15 +262,17 @@ class ConversionOptions:
         omitted |= {"stop", "expected_frames"} if self.running.source_grows else set()
         changed = {declaration.name: value for declaration, value in self.changed()}
         values = {
-            name: _to_json(to_path(value) if name in FILES and isinstance(value, str) else value)
+            name: _to_json(
+                to_path(value) if name in PATH_OPTIONS and isinstance(value, str) else value
+            )
             for name, value in changed.items()
             if name not in omitted
         }
         return {name: value for name, value in values.items() if value is not None}
 
 
-FILES = ("top", "fit_reference")
-"""Options that are files, which a recipe finds from any folder."""
+PATH_OPTIONS = ("top", "fit_reference")
+"""Options that are paths of files, absolute in a recipe, which is valid in any folder."""
 
 
 def _to_json(value: Any) -> Any:
@@ -283,7 +285,7 @@ def _to_json(value: Any) -> Any:
         return {"runs": runs_from_indices(value)}
     if isinstance(value, np.generic):
         return value.item()
-    if hasattr(value, "atoms"):  # a Universe, made of a file or not
+    if hasattr(value, "atoms"):  # a Universe, perhaps not read from a file
         value = to_path(value.filename) if isinstance(value.filename, str | PathLike) else None
     if isinstance(value, PathLike):
         value = to_path(value).absolute()

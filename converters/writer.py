@@ -1,8 +1,8 @@
 """Writes the frames that a program makes: each shard is stored as soon as it is full.
 
 A shard is added as a continuation is (`mdio.converters.append`), so there is a whole output at any
-time. Layouts in one file, which would be copied each time, are made in the end, of a Zarr tree that
-grows beside them.
+time. Adding to a layout in one file would copy that file each time: frames are added to a Zarr tree
+beside it, of which the file is made in the end.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from mdio.layouts.views.view import read_columns, read_times
 from mdio.parallel.executors import Serial
 
 PLANNED_NBYTES = 256 << 20
-"""Bytes of frames from which the size of shards is planned."""
+"""Bytes of frames for which the size of shards is planned."""
 SAME_TIME = 1e-3
 """Times are equal if they differ by less than this part of the time between frames."""
 
@@ -86,7 +86,7 @@ def _check_number(name: str, value: Any, types: Any, minimum: float, expected: s
 
 
 class _PlannedFrames(MemoryLayout):
-    """What an output of unknown length is planned for: its first frame, `PLANNED_NBYTES` of it."""
+    """The frames for which an output of unknown length is planned: copies of its first one."""
 
     def _open(self) -> TrajectoryInfo:
         info, n_frames = super()._open(), 2 + PLANNED_NBYTES // (12 * self.block.n_atoms)
@@ -224,11 +224,13 @@ class Writer:
         What the atoms are, stored in the output: an AtomGroup or a Universe of MDAnalysis. By
         default, those of the first `write`.
     append
-        Go on with an output that is there, or begin one. Frames that it has from the time of the
-        first new one on (its step, if it has no time) are replaced: a simulation that is restarted
-        repeats them. It is stored as it was begun, for any other options.
+        Continue an existing output, or begin one. Frames that it has from the time of the first new
+        one on (its step, if it has no time) are replaced: a simulation that is restarted repeats
+        them. New frames are stored with the options with which the output was begun, whatever is
+        given here.
     force
-        Replace what is there, once the first shard (or all, of layouts in one file) is complete.
+        Replace an existing output, once the first shard (for a layout in one file: all frames) is
+        complete.
     velocities, forces
         Whether to store them. By default, if the first frame has them and the format holds them;
         True refuses one that does not. Frames without them are NaN.
@@ -305,7 +307,7 @@ class Writer:
         """Time from which stored frames are replaced, where new ones have steps only."""
         self._topology: Topology | None = None
         self._indices: NDArray[np.int64] | None = None
-        """Atoms of the Universe that `_topology` describes; None once a warning named others."""
+        """Atoms of the Universe that `_topology` describes; None after a warning of other ones."""
         self._block: FrameBlock | None = None
         """The shard that is being filled."""
         self._spare_block: FrameBlock | None = None
@@ -316,10 +318,10 @@ class Writer:
         self._error: BaseException | None = None
         final_options = ConversionOptions.of(groups=groups or {}, source_grows=True, **options)
         self._final: _Output | None = _Output(self.out, final_options, force=force)
-        """The output, where it is made of the growing one in the end."""
+        """The output, if it is made in the end of the tree to which frames are added."""
         layout = self._final.layout
         for name in final_options.refused_options("follow"):
-            raise PlanError(f"{out}: {name} needs all frames, which are yet to come; leave it out")
+            raise PlanError(f"{out}: {name} needs all frames beforehand; leave it out")
         check_options(final_options, layout, self.out)
         facts = layout_class(layout).facts
         if facts.continuation is not None and facts.is_folder:
@@ -416,8 +418,8 @@ class Writer:
         if self._topology is None and self._block is None:
             self.set_atoms(group)
         elif self._indices is not None and group.indices is not self._indices:
-            is_as_long = len(group.indices) == len(self._indices)
-            if is_as_long and not np.array_equal(group.indices, self._indices):
+            has_same_size = len(group.indices) == len(self._indices)
+            if has_same_size and not np.array_equal(group.indices, self._indices):
                 warnings.warn(
                     f"{self.out}: frame {self.n_frames} has other atoms of the Universe than the "
                     "first one, or in another order; the names and residues stored are those of "
@@ -641,7 +643,7 @@ class Writer:
         return block
 
     def _plan_output(self, block: FrameBlock, names: Sequence[str]) -> None:
-        """Plan the output for the first frames, or find it, and make room for a shard."""
+        """Plan the output for its first frames, or continue an existing one; allocate a shard."""
         n_atoms, time_ps = block.n_atoms, min(float(block.time[0]), self._replaced_from_ps)
         self.n_atoms = n_atoms
         self._stores_field = {

@@ -59,7 +59,7 @@ def storage_options_of(
 
 
 SMALL_SHARDS_RATIO = 16
-"""How many times as many frames a shard would have, for a note."""
+"""Shards are noted as small if those of a new output had at least this many times the frames."""
 
 
 class Continuation(ABC):
@@ -89,7 +89,7 @@ class Continuation(ABC):
         if grows and plan.piece_frames >= SMALL_SHARDS_RATIO * shard_frames:
             notes += (
                 f"{self.old.path}: was begun with few frames, so its shards hold "
-                f"{plural(shard_frames, 'frame')} each, where one of this length would have "
+                f"{plural(shard_frames, 'frame')} each, and those of a new output would hold "
                 f"{plan.piece_frames:,}; convert the source again for fewer files, which are read "
                 "faster",
             )
@@ -111,7 +111,7 @@ class Continuation(ABC):
         return store_at(self.old.path).sizes(self.old.path)
 
     def link_file(self, name: str, folder: Path) -> None:
-        """Link a file of the output into `folder`; of an object, put a placeholder there."""
+        """Link a file of the output into `folder`; for an object of a store, put a placeholder."""
         old, new = self.old.path / name, folder / name
         if name not in self.nbytes_by_name:
             raise CorruptLayoutError(f"{old}: is missing; put it back, or convert the source again")
@@ -186,7 +186,11 @@ class SegmentsContinuation(Continuation):
 
     @property
     def reused_segments(self) -> list[Segment]:
-        """The segments that are reused; those of an even split differ by one frame at most."""
+        """The segments that are reused.
+
+        A last one that is not full is not reused. Full ones may have one frame less than the first,
+        as if all frames were split evenly.
+        """
         segments = [segment for segment in self.old.segments if segment.stop <= self.stop]
         while segments and segments[-1].n_frames < self.old.segments[0].n_frames - 1:
             segments.pop()

@@ -89,7 +89,8 @@ class Zstd(Compressor):
     def decode(self, data: memoryview, out: Bytes) -> None:
         from numcodecs import zstd
 
-        if (nbytes := _zstd_content_nbytes(data)) != out.nbytes:  # less would leave a rest as it is
+        # Of fewer bytes, the end of `out` would stay as it was.
+        if (nbytes := _zstd_content_nbytes(data)) != out.nbytes:
             raise ValueError(f"{nbytes} bytes, expected {out.nbytes}")
         try:
             zstd.decompress(data, out)
@@ -98,7 +99,7 @@ class Zstd(Compressor):
 
 
 def _zstd_content_nbytes(data: memoryview) -> int:
-    """Return how many bytes a frame of Zstandard says to hold (RFC 8878, 3.1.1.1)."""
+    """Return the decoded bytes that a frame of Zstandard states (RFC 8878, 3.1.1.1)."""
     head = bytes(data[:18])
     if len(head) < 6 or not head.startswith(b"\x28\xb5\x2f\xfd"):
         raise ValueError("not a frame of Zstandard")
@@ -187,9 +188,9 @@ def _check_and_mark(cls: type[Compressor]) -> None:
 
 
 def compress(compressor: Compressor, data: Bytes) -> Bytes:
-    """Return `data` compressed; raises OutputError if the codec of a plug-in does not give it back.
+    """Return `data` compressed; raises OutputError if a plug-in's codec does not decode it again.
 
-    What mdio's codecs give back is tested; that of others is decoded once.
+    mdio's own codecs are tested; chunks of others are decoded once, and compared.
     """
     encoded = np.frombuffer(compressor.encode(data), np.uint8)
     if compressor.is_plug_in:
@@ -213,16 +214,19 @@ def _compressor_classes() -> Iterator[type[Compressor]]:
 
 
 def _parse_level(
-    option: str, levels: Mapping[str, tuple[int, int, int]], layout_name: str, *without_level: str
+    option: str,
+    levels: Mapping[str, tuple[int, int, int]],
+    layout_name: str,
+    *names_without_level: str,
 ) -> tuple[str, int]:
     """Return the name and the level in an option; raises PlanError.
 
-    `levels`: of the compressors, by name. `layout_name`: for messages. `without_level`: compressors
-    that the layout has besides.
+    `levels`: of the compressors, by name. `layout_name`: for messages.
+    `names_without_level`: other compressors of the layout, which have no levels.
     """
     name, _, text = option.partition(":")
-    names_alone = (*without_level, *PRESETS)
-    if name in names_alone:
+    names_without_level = (*names_without_level, *PRESETS)
+    if name in names_without_level:
         raise PlanError(f"--compression {option}: {name} has no levels; leave out :{text}")
     if name in PACKING_CODECS:
         raise PlanError(
@@ -231,10 +235,9 @@ def _parse_level(
             "take another"
         )
     if name not in levels:
-        raise PlanError(
-            f"--compression {option}: unknown{did_you_mean(name, (*names_alone, *levels))}; "
-            f"{layout_name} has {', '.join([*(f'{n}[:LEVEL]' for n in levels), *names_alone])}"
-        )
+        hint = did_you_mean(name, (*names_without_level, *levels))
+        names_text = ", ".join([*(f"{n}[:LEVEL]" for n in levels), *names_without_level])
+        raise PlanError(f"--compression {option}: unknown{hint}; {layout_name} has {names_text}")
     low, high, default = levels[name]
     try:
         level = int(text) if text else default

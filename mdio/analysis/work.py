@@ -131,7 +131,8 @@ ASK_FOR_FIELDS = (
     'fields="velocities")'
 )
 DENSE_STEP = 2
-"""Up to this step (or the frames of a chunk, if more), frames in between are read and dropped."""
+"""Up to this step between frames (or the frames of a chunk, if more), those in between are read and
+dropped."""
 
 NumberedBlock = tuple[int, range]
 Progress = Callable[[int, int], None]
@@ -198,9 +199,9 @@ class BlockWork:
     Memory stays bounded for blocks of any size: a read fills one buffer, which is used again.
 
     `layout`: the trajectory. `prepared`: the kernel. `open_s`: seconds that opening took, if
-    `layout` is open already; counted with the first block. `on_read`: called after each read has
-    been computed, in this process. `shared`: memory for stacked rows, which blocks then need not
-    send, and the number of the frame of each row. `rank`: of this process, under MPI.
+    `layout` is open already; counted with the first block. `on_read`: called, in this process, when
+    the frames of a read have been computed. `shared`: memory for stacked rows, which blocks then
+    need not send, and the frame of each row. `rank`: of this process, under MPI.
     """
 
     def __init__(
@@ -218,7 +219,7 @@ class BlockWork:
         self.shared = shared
         self._open_s = open_s
         self._on_read = on_read
-        self._edges: NDArray[np.int64] | None = None
+        self._boundaries: NDArray[np.int64] | None = None
         self._buffer: FrameBlock | None = None
         self._one_at_a_time = OneAtATime()  # the buffer is for one block
 
@@ -242,8 +243,8 @@ class BlockWork:
             timing.worker = rank_name(self.rank)
         block_watch, watch = Stopwatch(), Stopwatch()
         info = self.layout.info
-        if self._edges is None:
-            self._edges = self.layout.boundaries()
+        if self._boundaries is None:
+            self._boundaries = self.layout.boundaries()
             timing.t_open_s = watch.lap() + self._open_s
             timing.began_unix_s -= self._open_s  # the trajectory was opened before this block
         max_frames = max(1, READ_NBYTES // max(1, 12 * info.n_atoms * len(self.prepared.fields)))
@@ -253,7 +254,7 @@ class BlockWork:
         collector = RowCollector(self.prepared.reducer, len(block), shared_rows, first_row)
         times = np.empty(len(block))
         n_done = 0
-        runs = list(sub_blocks(self._edges, block, max_frames))
+        runs = list(sub_blocks(self._boundaries, block, max_frames))
         if self._is_dense(block, info.chunk_frames):
             next_reads = ((run[0], run[-1] + 1) for run in runs)
         else:

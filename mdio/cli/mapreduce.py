@@ -48,13 +48,13 @@ def setup(parser: argparse.ArgumentParser) -> None:
     add_settings(parser, "an argument of the class (repeatable)")
     atoms = parser.add_argument_group("atoms")
     add(atoms, "-s --top FILE", "topology, for selections")
-    add(atoms, "--select SEL", "which atoms blocks have")
+    add(atoms, "--select SEL", "which atoms are in the blocks that the map gets")
     add(atoms, "--group NAME", "read this stored group of atoms")
     frames = dict.fromkeys(("start", "stop", "step", "begin_ps", "end_ps", "dt_ps"), "")
     add_options(parser, FrameOptions, **frames)
     add_workers(parser.add_argument_group("workers"))
     add_options(parser, CachedReadOptions, MapReduceOptions)
-    add(parser, "-o --out FILE", f"a row a key: {', '.join(TABLE_SUFFIXES)}")
+    add(parser, "-o --out FILE", f"a table with a row for each key: {', '.join(TABLE_SUFFIXES)}")
     add_output_options(parser)
 
 

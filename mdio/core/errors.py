@@ -3,13 +3,13 @@
 ::
 
     MdioError
-    ├── UnknownLayoutError (ValueError)    nothing here can read or write that
+    ├── UnknownLayoutError (ValueError)    no layout can read or write a file
     ├── PlanError          (ValueError)    options that do not fit together or do not fit the data
     │   └── OptionError        (TypeError) an option that a layout does not have
     ├── SourceError        (OSError)       an input that is missing, truncated, corrupt, mismatching
     │   └── AtomCountError                 its format does not say how many atoms it has
     ├── CorruptLayoutError (OSError)       an output of mdio that is unfinished or damaged
-    ├── OutputError        (OSError)       it cannot be written: it exists, the disk is full, ...
+    ├── OutputError        (OSError)       an output that cannot be written: the disk is full, ...
     ├── FrameRangeError    (IndexError)    frames or atoms outside the trajectory
     ├── FrameReadError     (RuntimeError)  a frame cannot be read through MDAnalysis
     ├── BlockError         (RuntimeError)  one block of a parallel run failed
@@ -38,8 +38,8 @@ class MdioError(Exception):
     - `PlanError` (ValueError): options that do not fit together or do not fit the data
     - `SourceError` (OSError): an input that is missing, truncated, damaged, or does not fit
     - `CorruptLayoutError` (OSError): an output of mdio that is unfinished or damaged
-    - `OutputError` (OSError): it cannot be written: it exists, the disk is full
-    - `UnknownLayoutError` (ValueError): nothing reads or writes that
+    - `OutputError` (OSError): an output that cannot be written: it exists, the disk is full
+    - `UnknownLayoutError` (ValueError): no layout reads or writes such a file
     - `FrameRangeError` (IndexError): frames or atoms outside the trajectory
     - `FrameReadError` (RuntimeError): a frame cannot be read through MDAnalysis
     - `BlockError` (RuntimeError): a block of an analysis failed

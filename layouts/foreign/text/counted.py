@@ -2,7 +2,7 @@
 
 Extended XYZ (https://github.com/libAtoms/extxyz) has in its comment the columns
 (``Properties``), the three vectors of the cell (``Lattice``) and which of them are periodic
-(``pbc``). CP2K has in it step and time, in fs. GRO
+(``pbc``). CP2K writes step and time, in fs, into its comments. GRO
 (https://manual.gromacs.org/current/reference-manual/file-formats.html#gro) has columns of the width
 of its first line (``-ndec``); times and steps are in titles, as ``t=`` and ``step=``. AMBER's
 (https://ambermd.org/FileFormats.php#trajectory) have a title, then numbers of
@@ -54,7 +54,7 @@ class XYZ(TextFormat):
             n_atoms = integer(lines.next(), "a number of atoms")
             comment = lines.next()
             skip_atoms(lines, n_atoms, nbytes, MIN_XYZ_LINE_NBYTES)
-            fields = frozenset({"time"} if self._run(comment) else ())
+            fields = frozenset({"time"} if self._cp2k_values(comment) else ())
             yield FrameRecord(start, lines.offset, n_atoms, fields, notes=_notes(comment))
 
     def text_for_mdanalysis(self, raw: bytes) -> str:
@@ -73,8 +73,8 @@ class XYZ(TextFormat):
     def read(self, raw: bytes, n_atoms: int) -> Snapshot:
         snapshot = super().read(raw, n_atoms)
         comment = raw.split(b"\n", 2)[1]
-        if run := self._run(comment):
-            snapshot.step, snapshot.time = int(run[1]), float(run[2]) / FS_PER_PS
+        if values := self._cp2k_values(comment):
+            snapshot.step, snapshot.time = int(values[1]), float(values[2]) / FS_PER_PS
         pairs = _comment_values(to_text(comment))
         vectors = _lattice(pairs)
         if vectors is not None and not _is_rotated(vectors):
@@ -82,10 +82,10 @@ class XYZ(TextFormat):
             snapshot.box = without_axes(box, _periodic(pairs))
         return snapshot
 
-    def _run(self, comment: bytes) -> re.Match[bytes] | None:
-        """Return step and time of a comment of CP2K, unless a time between frames is given.
+    def _cp2k_values(self, comment: bytes) -> re.Match[bytes] | None:
+        """Return step and time of a comment of CP2K; None if a time between frames is given (`dt`).
 
-        Outputs were made with one before comments were read.
+        `dt` is given for sources of outputs of earlier versions, which did not read comments.
         """
         return _CP2K.match(comment) if self.options.get("dt") is None else None
 
@@ -187,7 +187,7 @@ class Tinker(TextFormat):
 
 
 NAMES_WIDTH = 20
-"""Columns before those of coordinates."""
+"""Characters of a line before the coordinates."""
 FIRST_POINT = 24
 """Column of the first decimal point, for any precision."""
 MIN_GRO_LINE_NBYTES = NAMES_WIDTH + 3
@@ -219,7 +219,7 @@ class GRO(TextFormat):
             yield FrameRecord(start, lines.offset, n_atoms, frozenset(fields))
 
     def is_complete_without_newline(self, raw: bytes) -> bool:
-        """Return whether the numbers of the box have as many decimals each, at least three."""
+        """Return whether all numbers of the box have equally many decimals, at least three."""
         decimals = {len(word.partition(b".")[2]) for word in raw.splitlines()[-1].split()}
         return len(decimals) == 1 and decimals.pop() >= 3
 

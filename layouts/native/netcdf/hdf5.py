@@ -15,13 +15,13 @@ from mdio.core.errors import SourceError
 from mdio.core.files.store import require_disk
 from mdio.layouts.foreign.hdf5 import Datasets, ForeignChunks, check_heaps
 
-INTEGERS = {
+INTEGER_VARIABLES = {
     "coordinates": "compressedpos",
     "velocities": "compressedvel",
     "forces": "compressedfrc",
 }
-"""What cpptraj 6.16 and later stores with ``icompress``: integers, ``icompressfac`` of them for one
-(src/NetcdfFile.cpp)."""
+"""Integer variables of cpptraj 6.16 and later with ``icompress``, by the name of the floats, times
+``icompressfac`` (src/NetcdfFile.cpp)."""
 
 MAX_CACHED_NBYTES = 8 << 20
 """Times and cells up to this size are read once: a call of the library costs as much as a frame."""
@@ -37,7 +37,7 @@ class HDF5File:
         self._datasets = Datasets(path)
         self._chunks_by_name: dict[str, ForeignChunks | None] = {}
         self._columns: dict[str, NDArray[Any]] = {}
-        require_disk(path, "NetCDF-4 is not read where it lies; copy it here", SourceError)
+        require_disk(path, "NetCDF-4 is not read from object stores; copy it here", SourceError)
         try:
             self._dataset = netCDF4.Dataset(str(path))
         except (OSError, RuntimeError) as error:
@@ -49,7 +49,7 @@ class HDF5File:
             self.variables = {
                 name: _Variable(variable) for name, variable in self._dataset.variables.items()
             }
-            self._integer_scales = self._integers()
+            self._integer_scales = self._find_integers()
         except (OSError, RuntimeError, AttributeError, ValueError) as error:
             self.close()
             raise error if isinstance(error, SourceError) else self._unreadable(error) from error
@@ -61,38 +61,38 @@ class HDF5File:
             f"{self.path}: not readable as NetCDF-4 ({error}); the file may be truncated"
         )
 
-    def _integers(self) -> dict[str, tuple[str, float]]:
+    def _find_integers(self) -> dict[str, tuple[str, float]]:
         """Return the variables that cpptraj stored as integers, by the name of the floats.
 
-        Returns dict: name of the integers, and the integer that stands for 1.
+        Each is the name of the integer variable, and the factor by which it is to be divided.
         """
         integers = {}
-        for name, stored in INTEGERS.items():
+        for name, stored in INTEGER_VARIABLES.items():
             variable = self.variables.get(stored)
             if name in self.variables or variable is None:
                 continue
-            per_unit = variable.attributes.get("icompressfac")
+            factor = variable.attributes.get("icompressfac")
             is_integers = variable.dtype.kind == "i"
-            if not isinstance(per_unit, float | np.floating) or not per_unit > 0 or not is_integers:
+            if not isinstance(factor, float | np.floating) or not factor > 0 or not is_integers:
                 raise SourceError(
-                    f"{self.path}: {stored} holds {variable.dtype} with icompressfac {per_unit!r}; "
+                    f"{self.path}: {stored} holds {variable.dtype} with icompressfac {factor!r}; "
                     "expected integers and a positive number"
                 )
-            integers[name] = (stored, float(per_unit))
+            integers[name] = (stored, float(factor))
             variable.dtype = np.dtype(np.float64)
             self.variables[name] = variable
         return integers
 
     @property
     def rounded_to(self) -> float | None:
-        """Step to which the program that wrote them rounded coordinates; None = not rounded."""
-        _, per_angstrom = self._integer_scales.get("coordinates", ("", None))
-        return None if per_angstrom is None else 1 / per_angstrom
+        """Step to which coordinates were rounded when they were written; None = not rounded."""
+        _, factor = self._integer_scales.get("coordinates", ("", None))
+        return None if factor is None else 1 / factor
 
     def _values(self, name: str, index: Any) -> NDArray[Any]:
-        stored, per_one = self._integer_scales.get(name, (name, None))
+        stored, factor = self._integer_scales.get(name, (name, None))
         values = np.asarray(self._dataset.variables[stored][index])
-        return values if per_one is None else values / per_one
+        return values if factor is None else values / factor
 
     def close(self) -> None:
         if self._dataset.isopen():

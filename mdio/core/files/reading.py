@@ -132,8 +132,8 @@ class OpenFile(Closable):
 
     `path`: the file, as messages name it. `error`: the class of all errors: SourceError for files
     of other programs, CorruptLayoutError for outputs of mdio. `descriptor`: of the file if it is
-    open already; closed with this. `last_nbytes`: bytes at its end that will be read first: an
-    object is opened by the request for them.
+    open already; closed with this. `last_nbytes`: bytes at its end that will be read first; an
+    object of a store is opened with one request, which reads them.
     Raises MdioError: it does not exist or cannot be opened; of the class `error`.
     """
 
@@ -149,7 +149,7 @@ class OpenFile(Closable):
         self._descriptor = descriptor
         self.remote: RemoteObject | None = None
         """The object that is read; None for a file."""
-        self._is_begun = False
+        self._has_long_read = False
         """Whether a run of `MIN_SPLIT_NBYTES` or more has been read."""
         self._pickled_identity = (-1, -1)
         self.prefetcher: ByteSource | None = None
@@ -174,7 +174,7 @@ class OpenFile(Closable):
         identity = _identity(self.status()) if is_open else self._pickled_identity
         return self.__dict__ | {
             "_descriptor": -1,
-            "_is_begun": False,
+            "_has_long_read": False,
             "_pickled_identity": identity,
             "path": self.path.absolute(),
             "prefetcher": None,
@@ -243,21 +243,21 @@ class OpenFile(Closable):
         return n_read
 
     def fill_rows(
-        self, offset: int, rows: NDArray[Any], sums: NDArray[np.uint32], span_nbytes: int
+        self, offset: int, rows: NDArray[Any], checksums: NDArray[np.uint32], span_nbytes: int
     ) -> bool:
         """Fill `rows` with the bytes from `offset` on, and verify them, with one call of C++.
 
-        `sums`, (R, P) uint32: checksums of the spans, of `span_nbytes`, of each row. False if
+        `checksums`, (R, P) uint32: of the spans, of `span_nbytes`, of each row. Returns False if
         bytes may be in a cache, in flight or in a store, or differ from their checksums: then use
         `fill`.
         """
         if self.remote is not None or self.prefetcher is not None or reads.cache is not None:
             return False
-        if not self._is_begun and rows.nbytes >= MIN_SPLIT_NBYTES:  # see `read_first_bytes`
+        if not self._has_long_read and rows.nbytes >= MIN_SPLIT_NBYTES:  # see `read_first_bytes`
             return False
         if pending_calls.n_watches:
             pending_calls.begin("reading", self.path)
-        is_valid = read_rows(self._descriptor, offset, rows, sums, span_nbytes)
+        is_valid = read_rows(self._descriptor, offset, rows, checksums, span_nbytes)
         if pending_calls.n_watches:
             pending_calls.end()
         if not is_valid:
@@ -303,8 +303,8 @@ class OpenFile(Closable):
             return n_read
         if self.remote is not None:
             return self.remote.read_into(buffers, offset)
-        if not self._is_begun and buffers[0].nbytes >= MIN_SPLIT_NBYTES:
-            self._is_begun = True
+        if not self._has_long_read and buffers[0].nbytes >= MIN_SPLIT_NBYTES:
+            self._has_long_read = True
             n_read = read_first_bytes(self._descriptor, _byte_view(buffers[0]), offset)
             if n_read:
                 return n_read

@@ -30,7 +30,7 @@ def buffer(data: Buffer) -> memoryview:
 
 
 def coordinates(array: Float32s, name: str) -> tuple[Float32s, bool]:
-    """Return the array as native float32, and whether its bytes are the other way round."""
+    """Return the array as native float32, and whether its bytes are in the other order."""
     if array.dtype.kind != "f" or array.dtype.itemsize != 4:
         raise TypeError(f"{name} is {array.dtype}; it must be float32")
     if array.ndim != 3:
@@ -89,7 +89,7 @@ def array(
 ) -> Array:
     """Check that an array is C-contiguous and of this machine's byte order.
 
-    `shape`: None for any, and in it for any number. `is_output`: whether it is written to.
+    `shape`: None = any; a None in it = any length. `is_output`: whether it is written to.
     """
     if values.dtype != dtype:
         raise TypeError(f"{name} is {values.dtype}; it must be native {np.dtype(dtype)}")
@@ -106,7 +106,7 @@ def array(
 
 
 def indices(atoms: Int64s | None, n_atoms: int) -> tuple[Int64s | None, int]:
-    """Check atom indices; return them and how many atoms come out."""
+    """Check atom indices; return them, and how many atoms they choose."""
     if atoms is None:
         return None, n_atoms
     array(atoms, "atoms", np.int64, (None,))
