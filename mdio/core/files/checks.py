@@ -28,16 +28,14 @@ MAX_SMALL_FILE_NBYTES = 256 << 20
 """No manifest, table or record is longer."""
 
 
-def open_descriptor(
-    path: str | Path, flags: int, mode: int = 0o666, dir_fd: int | None = None
-) -> int:
+def open_descriptor(path: str | Path, flags: int, dir_fd: int | None = None) -> int:
     """Return a descriptor as `os.open` does, raising the limit on open files if need be.
 
     Hundreds of trajectories may be open at once, and most shells set a low limit (1,024).
     """
     while True:
         try:
-            return os.open(path, flags, mode, dir_fd=dir_fd)
+            return os.open(path, flags, 0o666, dir_fd=dir_fd)
         except OSError as error:
             soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
             new_soft = 2 * soft if hard == resource.RLIM_INFINITY else min(2 * soft, hard)
@@ -49,20 +47,20 @@ def open_descriptor(
                 raise error from None
 
 
-def open_regular(path: Path, flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
-    """Return a descriptor of a file; `flags` and `mode` as for `os.open`.
+def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
+    """Return a descriptor of a file; `flags` as for `os.open`.
 
     Raises OSError: it cannot be opened, or is not a regular file.
     """
     try:
         # O_NONBLOCK: opening a pipe would wait for a writer; for files it changes nothing.
-        fd = open_descriptor(path, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY, mode)
+        fd = open_descriptor(path, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     except OSError as error:
         if error.errno == errno.ENXIO:  # a pipe that nobody reads, a socket
             raise _not_regular(path) from None
         if error.errno != errno.EWOULDBLOCK or not stat.S_ISREG(path.stat().st_mode):
             raise
-        fd = os.open(path, flags | os.O_CLOEXEC, mode)  # another process holds a lease
+        fd = os.open(path, flags | os.O_CLOEXEC)  # another process holds a lease
     file_mode = os.fstat(fd).st_mode
     if stat.S_ISREG(file_mode):
         return fd
@@ -79,19 +77,20 @@ def check_regular(path: Path) -> None:
         raise _not_regular(path)
 
 
-def read_regular(path: Path, max_nbytes: int = MAX_SMALL_FILE_NBYTES) -> bytes:
+def read_regular(path: Path) -> bytes:
     """Return the bytes of a file, or of an object of a store.
 
-    Raises OSError: it cannot be read, is not a regular file, or is longer than `max_nbytes`.
+    Raises OSError: it cannot be read, is not a regular file, or has more than
+    `MAX_SMALL_FILE_NBYTES`.
     """
     if type(path).read_bytes is not Path.read_bytes:  # an object of a store
         return path.read_bytes()
     with open(open_regular(path), "rb") as file:
         nbytes = os.fstat(file.fileno()).st_size
-        if nbytes > max_nbytes:
+        if nbytes > MAX_SMALL_FILE_NBYTES:
             raise OSError(
                 errno.EFBIG,
-                f"{nbytes:,} bytes, where at most {max_nbytes:,} were expected",
+                f"{nbytes:,} bytes, where at most {MAX_SMALL_FILE_NBYTES:,} were expected",
                 str(path),
             )
         return file.read(nbytes)
