@@ -70,7 +70,7 @@ class Transform:
     output_in_read: AtomIndices | None
     """Indices of `output_atoms` among `read_atoms`; None = all, in this order."""
     bonds: NDArray[np.int64] | None = None
-    """(n, 2): atoms that are placed beside others, by which molecules are made whole."""
+    """(n, 2): an atom, and the one beside which it is put, to make molecules whole."""
     cluster: Molecules | None = None
     """Molecules that are brought together."""
     centre_atoms: NDArray[np.int64] | None = None
@@ -80,10 +80,10 @@ class Transform:
     unwraps: bool = False
     """Whether jumps over boundaries are undone."""
     by_steps: bool = False
-    """Whether that adds up the steps between frames, as `mdio.core.kernels.follow` says."""
+    """Whether they are undone by adding up steps between frames (`mdio.core.kernels.follow`)."""
     fit: Fit | None = None
     shifts: dict[int, bytes] | None = None
-    """For some frames, the `Crossings.shifts` until then, packed by `pack_shifts`."""
+    """`Crossings.shifts` before some frames, packed by `pack_shifts`, by frame."""
     note: str = ""
     """A summary of the steps, for the user."""
     notes: tuple[str, ...] = ()
@@ -124,7 +124,7 @@ def plan_transform(
     """Return the transform for some atoms of a source.
 
     `load_universe()`: returns the Universe of the topology. `topology_name`: its name for messages.
-    `fit`: with the source's numbers of atoms. `selection_notes`: notes on the fitted atoms.
+    `fit`: its atoms are indices in the source. `selection_notes`: notes on the fitted atoms.
     """
     n_atoms = source.info.n_atoms
     is_read = np.ones(n_atoms, bool)
@@ -266,16 +266,15 @@ RUN_NBYTES = 16 << 20
 """Bytes of positions read at a time where only crossings are counted."""
 MIN_ROTATION_ATOMS = 3
 """Fewest atoms that define a rotation."""
-FIRST_FRAMES = 3
-SAMPLE_FRAMES = 8
-"""Frames of a sample that are spread over the whole trajectory."""
+FIRST_FRAMES, SAMPLE_FRAMES = 3, 8
+"""Frames of a sample: at the beginning, and spread over the whole trajectory."""
 
 Shifts = NDArray[np.int64]
 
 
 @dataclass
 class Crossings:
-    """Over which boundaries atoms have gone in the frames before `frame`."""
+    """Which boundaries atoms have crossed in the frames before `frame`."""
 
     frame: int
     last: NDArray[np.float64]

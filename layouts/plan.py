@@ -42,16 +42,16 @@ MAX_CHUNK_NBYTES = 16 * MIB
 SPLIT_CHUNK_NBYTES = 4 * MIB
 """Approximate bytes of a chunk where frames are cut along the atoms."""
 MAX_BLOCK_NBYTES = 64 * MIB
-"""Decoded bytes that a plan gives the chunks of a run of frames unasked, unless one frame (two, if
-they are differenced) or one stripe of each field has more."""
+"""Most decoded bytes of the chunks of a run of frames, unless the user asks for more, or one frame
+(two, if they are differenced) or one stripe of each field has more."""
 MAX_QUANTISED_FRAMES = 64
 """Frames in a chunk of differenced integers: more frames hardly compress better."""
 SEEK_CODEC = "rigid-seek"
-"""The compression made for reading single frames."""
+"""The codec for reading single frames."""
 COMPRESSION_NOTE = "compression: "
 """Beginning of notes on compression, which ``--quiet`` leaves out."""
 MAX_SEEK_FRAMES = 16
-"""Frames in a chunk of that compression: of more frames too much would be read for one."""
+"""Frames in a chunk of that codec: with more, too much would be read for a single frame."""
 MAX_QUANTISED_NBYTES = 32 * MIB
 """Decoded bytes of all quantised chunks over one run of frames, which a reader holds at once."""
 FEW_FRAMES = 4
@@ -284,7 +284,7 @@ class StorageOptions:
         "stripes, -1 for all targets", "--stripe-count N", kind="int", alone="stripes"
     )
     expected_frames: int | None = option(
-        "for so many frames chunks are planned, where frames will be added"
+        "number of frames for which chunks are planned, if frames will be added later"
     )
 
     def __post_init__(self) -> None:
@@ -318,7 +318,7 @@ class CodecShares(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class WriteOptions(StorageOptions):
-    """All that an output is planned from."""
+    """Everything on which the plan of an output depends, besides the source."""
 
     compression: str | None = None
     """``NAME`` or ``NAME:LEVEL``; None = none."""

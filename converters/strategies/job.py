@@ -88,14 +88,14 @@ def topology_file_contents(
 ) -> dict[Path, bytes]:
     """Return the topology files beside `out` by path: of the atoms, and of each group.
 
-    With `first`, their Universe's atoms and box are moved to that frame.
-
-    Outputs with one stem (``md.zarr`` and ``md.h5md``) share a topology if it is the same; if a
-    different file has the name and may belong to another output, since `out` is new or others have
-    its stem, or is not by mdio, the name gets the suffix of `out` too (``md.h5md.top.pdb``).
+    Outputs with one stem (``md.zarr`` and ``md.h5md``) share a topology file if they have the same
+    topology. If another file has its name, and is not an earlier topology of `out` alone (`out` is
+    new, others have its stem, or mdio did not write the file), the name gets the suffix of `out`
+    too (``md.h5md.top.pdb``).
 
     `sources`: the source's files, which are no outputs even if they have the stem. `first`: the
-    first frame, (1, kept atoms), if not the source's.
+    output's first frame, whose positions and box the files get; None = those of the source's first
+    frame, which the Universe has.
     Raises OutputError: a file that mdio did not write has the longer name, too.
     """
     groups: list[str | None] = [] if selected_atoms.atoms is None else [None]
@@ -180,11 +180,11 @@ def _write_topology(selected_atoms: SelectedAtoms, group: str | None) -> tuple[s
 
 
 def _bonds_of_pdb(atoms: Any) -> bytes:
-    """Return the lines of bonds that MDAnalysis writes, which asks each atom for its own."""
+    """Return the lines of bonds as MDAnalysis writes them, but without a request for each atom."""
     if not hasattr(atoms.universe, "bonds"):
         return b""
     bonds = atoms.intra_bonds
-    not_guessed = ~np.asarray(bonds._guessed, bool)  # no public name has it for all at once
+    not_guessed = ~np.asarray(bonds._guessed, bool)  # public attributes have it bond by bond
     numbers = dict(zip(atoms.ix.tolist(), range(1, len(atoms) + 1), strict=True))
     bonded: dict[int, list[int]] = defaultdict(list)
     for pair in np.unique(bonds.to_indices()[not_guessed], axis=0).tolist():

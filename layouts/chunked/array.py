@@ -100,10 +100,10 @@ class ChunkedArray(ABC):
     """An array of coordinates, (F, A, 3) float32, for reading.
 
     Chunks form a grid: their rows are along the frames, their columns along the atoms.
-    `name`: in messages. `shape`, `chunk`: numbers of frames and atoms, of the array and of
-    a chunk. `uncompressed`: whether chunks are stored so. `verify`: whether everything that is
-    read is compared with checksums. `has_span_checksums`: whether parts of a frame in a chunk are
-    then read as complete spans (`mdio.core.files.span_checksums`).
+    `name`: for messages. `shape`, `chunk`: numbers of frames and atoms, of the array and of a
+    chunk. `uncompressed`: whether chunks are stored as they are in memory. `verify`: whether
+    everything that is read is compared with checksums. `has_span_checksums`: whether parts of a
+    frame in a chunk are then read as complete spans (`mdio.core.files.span_checksums`).
     """
 
     trailer_nbytes = 0
@@ -212,7 +212,8 @@ class ChunkedArray(ABC):
     ) -> CorruptLayoutError:
         """Return the error for a chunk, which names file, array and frames."""
 
-    # Arrays that do not verify need not define the next two, uncompressed ones not the third.
+    # Arrays that do not verify need not define `_compare` and `_span_checksums`; uncompressed ones
+    # need not define `_decode`.
 
     def _compare(self, row: int, column: int, file: OpenFile, crc: int, trailer: Bytes) -> None:
         """Compare the crc32c of a chunk with the stored one; raises CorruptLayoutError."""

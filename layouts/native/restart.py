@@ -138,7 +138,7 @@ class RestartLayout(Layout):
         if n_atoms < 1 or n_remaining_lines not in (0, 1, per_frame, per_frame + 1):
             raise ValueError(f"{len(lines)} lines of numbers for {n_atoms} atoms")
         positions = _parse_numbers(lines[:per_frame], 3 * n_atoms).reshape(-1, 3)
-        # Of two atoms or fewer velocities and a cell have one line each: a cell has right angles.
+        # With two atoms or fewer, both velocities and a cell are one line. A cell ends with angles.
         has_velocities = n_remaining_lines >= per_frame
         if n_remaining_lines == per_frame == 1:
             last = _parse_numbers(lines[-1:])

@@ -194,10 +194,10 @@ def _conversion_options(args: argparse.Namespace) -> ConversionOptions:
     if structure := is_structure(Path(args.out), args.to):
         layout = Path(args.out).suffix[1:]
         for name in declared_fields(Storage).keys() & recipe.keys():
-            del recipe[name]  # it is stored in one way
+            del recipe[name]  # a structure file has no options of storage
     else:
         layout = layout_name_for_output(args.out, args.to or recipe.get("to"))
-    if isinstance(opened := recipe.get("source_options"), dict):  # options of their own here
+    if isinstance(opened := recipe.get("source_options"), dict):  # replaced one by one
         recipe["source_options"] = opened | requested.pop("source_options", {})
     holds_groups = not structure and layout not in NATIVE_FORMATS
     if "groups" in recipe and "groups" not in requested and not holds_groups:

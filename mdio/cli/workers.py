@@ -162,7 +162,7 @@ def executor_name(args: argparse.Namespace) -> str:
 
 @contextmanager
 def chosen_executor(args: argparse.Namespace) -> Iterator[Executor]:
-    """Yield the executor; under MPI all ranks of COMM_WORLD, of which rank 0 prints."""
+    """Yield the chosen executor; with MPI, that of all ranks of COMM_WORLD (rank 0 prints)."""
     name = executor_name(args)
     context: AbstractContextManager[Executor]
     if name == "mpi":
@@ -187,9 +187,9 @@ def chosen_executor(args: argparse.Namespace) -> Iterator[Executor]:
 
 @contextmanager
 def all_ranks(option: str, words: Sequence[str] = ()) -> Iterator[Executor]:
-    """Yield the ranks of COMM_WORLD, of which rank 0 prints.
+    """Yield the executor of all ranks of COMM_WORLD, of which rank 0 prints.
 
-    `option`: the one that needs MPI. `words`: with which this rank was started, as all have to be.
+    `option`: the one that needs MPI. `words`: the command line of this rank; all have the same.
     """
     from mdio.core.signals import ending_signals_left_to_rank_0, signals_as_exceptions
     from mdio.parallel.mpi_executor import MPIExecutor

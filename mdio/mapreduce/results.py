@@ -136,7 +136,7 @@ class MapReduceResult:
         Raises
         ------
         PlanError
-            Two of them would have one name.
+            Two columns would have one name.
         """
         columns: dict[str, NDArray[Any]] = {}
         for name, column in self._columns():
@@ -179,9 +179,9 @@ class MapReduceResult:
         PlanError
             The suffix is none of these.
         MissingExtraError
-            It is Parquet, and pyarrow is not installed.
+            The suffix is that of Parquet, and pyarrow is not installed.
         OutputError
-            It cannot be written.
+            The file cannot be written.
         """
         target = check_table(path)
         with publish(target, force=True) as temporary, temporary.open("wb") as file:

@@ -3,7 +3,8 @@
 Formats with frames of unequal size (XTC, TRR) are scanned once. The index lies beside the file as
 ``.NAME.mdio-index``, or in a cache folder if that cannot be written. There are no locks: every
 process that finds no valid index scans the file and stores the result by a rename, which is atomic;
-all find the same. If storing fails (full disk, read-only folder, no home), reading goes on without.
+all find the same. An index that cannot be stored (full disk, read-only folder, no home) is used all
+the same.
 """
 
 from __future__ import annotations
@@ -115,7 +116,7 @@ def load_index(
 
     An index is valid while the size, the modification time and the first and last 4 KiB of the file
     are unchanged; one that is stale (the file has grown) or damaged is replaced. Offsets stored by
-    MDAnalysis (``.NAME_offsets.npz``) are used on its own conditions (same size and ctime).
+    MDAnalysis (``.NAME_offsets.npz``) are used as MDAnalysis does: if size and ctime are the same.
     `scan`: reads the file and returns its index; called only if no valid one is stored. `n_atoms`:
     an index with another number of atoms is not used. `extend`: returns an index with the frames
     that a file has gained since its first and last 4 KiB were these; None: scan.

@@ -205,8 +205,6 @@ class Leftover:
     """HOST-PID-TOKEN of the publication."""
     temporaries: list[str]
     """Names of the targets that have a temporary."""
-    former: list[str]
-    """Names of the targets whose former output was moved aside."""
     journals: list[str]
     """Names of the targets that have a journal."""
     lock: Path
@@ -234,18 +232,16 @@ def leftovers(targets: Sequence[Path]) -> Iterator[Leftover]:
         traces = [trace for trace in all_traces if is_built_for(target, trace["name"])]
         if publication_id in _own_ids or names.isdisjoint(trace["name"] for trace in traces):
             continue
-        temporaries, former, journals = (
+        temporaries, journals = (
             [trace["name"] for trace in traces if trace["ending"] == ending]
-            for ending in ("tmp", "old", "journal")
+            for ending in ("tmp", "journal")
         )
         is_local = all_traces[0]["host"] == host_name()
         lock_path = _trace(folder / target, publication_id, "lock")
         if lock is None:  # a power cut may keep a temporary without its lock
             has_lock = os.path.lexists(lock_path)  # of another user, or just made
             if is_local and not has_lock and not is_running(int(all_traces[0]["pid"])):
-                yield Leftover(
-                    folder, publication_id, temporaries, former, journals, lock_path, None
-                )
+                yield Leftover(folder, publication_id, temporaries, journals, lock_path, None)
             continue
         try:
             fd = open_regular(lock_path, os.O_RDWR | os.O_NOFOLLOW)
@@ -270,9 +266,7 @@ def leftovers(targets: Sequence[Path]) -> Iterator[Leftover]:
             if is_dead and _is_still_at(fd, lock_path):
                 plan = next((entry for entry in entries if PLAN_TARGET in entry), None)
                 if plan is None or _is_valid_plan(plan, target):
-                    yield Leftover(
-                        folder, publication_id, temporaries, former, journals, lock_path, plan
-                    )
+                    yield Leftover(folder, publication_id, temporaries, journals, lock_path, plan)
         finally:
             os.close(fd)
 
@@ -452,7 +446,7 @@ def remove_dead_change_lock(target: Path) -> None:
     """Remove the lock on `target` if a process of this machine was killed while it held it."""
     lock = _change_lock_path(target)
     _retry_removals(lock.parent)
-    for temporary in lock.parent.glob(".mdio-turn-*"):  # before it is a lock, or moved aside
+    for temporary in lock.parent.glob(".mdio-turn-*"):  # locks that are being made or removed
         if _is_abandoned(temporary):
             temporary.unlink(missing_ok=True)
     state = state_at(lock)

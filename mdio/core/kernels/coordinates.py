@@ -2,19 +2,20 @@
 
 Coordinates are interleaved, byte-swapped, scaled and selected by atom on their way in and out.
 
-Dihedral angles are cosines and sines, for which no angle need be computed. With the bonds a, b, c
-from atom to atom, x = (a x b) . (b x c) and y = |b| a . (b x c) are the cosine and the sine but for
-one common factor (Blondel & Karplus 1996,
+Dihedral angles are given as cosines and sines, so that no angle has to be computed. With the bonds
+a, b, c from atom to atom, x = (a x b) . (b x c) and y = |b| a . (b x c) are the cosine and the sine
+times a common factor (Blondel & Karplus 1996,
 10.1002/(SICI)1096-987X(19960715)17:9<1132::AID-JCC5>3.0.CO;2-T, with the sign of IUPAC).
 
 For periodic cells: which atoms are near others across a boundary, and which molecules it cuts.
 
-Arguments: `positions` and `src`, (F, A, 3) float32, of which frames may lie anywhere, in one unit
-with all else; `planar`, (F, 3, A) float32, contiguous along the atoms, of which frames and axes may
-lie anywhere (record markers between them) and need no alignment; `atoms`, (k,) int64, all by
-default; `out`, filled, (F, k, 3) float32 of coordinates; `boxes`, (F, 6) float32, lengths and
-angles in degrees, a row of zeros where there is none. What moves molecules within cells raises
-ValueError for a frame without one. Arrays of indices are C-contiguous.
+Arguments, all in one unit of length: `positions` and `src`, (F, A, 3) float32, whose frames may
+have any distance in memory; `planar`, (F, 3, A) float32, contiguous along the atoms, whose frames
+and axes may have any distance (record markers lie between them) and need no alignment; `atoms`,
+(k,) int64, all by default; `out`, filled, (F, k, 3) float32 of coordinates; `boxes`, (F, 6)
+float32, lengths and angles in degrees, a row of zeros where there is none. Functions that move
+molecules within cells raise ValueError for a frame without a cell. Arrays of indices are
+C-contiguous.
 """
 
 from __future__ import annotations
@@ -141,8 +142,8 @@ def within(
 ) -> NDArray[np.bool_]:
     """Return which of `targets` lie within `radius` of any of `sources`, (F, targets) bool.
 
-    `boxes`: all periodic images of the sources count. `sources`, `targets`, (n,) int64: atoms. One
-    that is not at a finite place is near to nothing. `radius`: atoms at just this distance are
+    `boxes`: all periodic images of the sources count. `sources`, `targets`, (n,) int64: atoms; one
+    whose coordinates are not finite is near to nothing. `radius`: atoms at just this distance are
     within.
     Raises ValueError: the radius is not positive, or larger than the smallest width of some frame's
     cell.
@@ -209,9 +210,9 @@ def gather(
 ) -> None:
     """Move molecules by vectors of the cell, in place, so that they lie together.
 
-    The one whose centre is next to the middle of the cell stays; then, one after the other, that
-    whose centre is next to any of those that are there comes next to it, as with ``gmx trjconv -pbc
-    cluster``. Arguments are those of `put_in_cell`.
+    The molecule whose centre is nearest to the middle of the cell stays. Then, one by one, the
+    molecule whose centre is nearest to any of those already placed is moved to it, as with ``gmx
+    trjconv -pbc cluster``. Arguments are those of `put_in_cell`.
     """
     vectors = _check_molecules(positions, boxes, atoms, starts, weights)
     backend.module.gather(positions, vectors, atoms, starts, weights)
@@ -254,8 +255,8 @@ def follow(
     checks.array(last, "last", np.float64, positions.shape[1:], is_output=True)
     checks.array(shifts, "shifts", np.int64, positions.shape[1:], is_output=True)
     vectors = _cell_vectors(positions, boxes, None)
-    way = backend.module.follow_steps if by_steps else backend.module.follow
-    way(positions, vectors, last, shifts, has_last, apply)
+    kernel = backend.module.follow_steps if by_steps else backend.module.follow
+    kernel(positions, vectors, last, shifts, has_last, apply)
 
 
 def best_rotations(sums: Float64s) -> Float64s:
@@ -281,7 +282,7 @@ def fit(
     """Move all atoms, in place, so that `atoms` lie on a reference as closely as possible.
 
     The sum of squared distances is least (Kabsch 1976, 10.1107/S0567739476001873), and each frame
-    is fitted by itself. A frame in which one of `atoms` is at no finite place becomes NaN.
+    is fitted by itself. A frame in which coordinates of `atoms` are not finite becomes NaN.
     `atoms`, (n,) int64: at least one atom. `reference`, (n, 3) float64: where they are to lie.
     `rotate`: whether frames are turned, besides being moved. `along`, (F, A, 3) float32 each:
     vectors of the atoms, which turn with them.

@@ -23,8 +23,8 @@ class WaterResidence(Kernel):
 
     Keys are atoms of the water, by their index in the topology. Columns are ``n_frames``, how many
     frames each was near; ``n_stays``, in how many runs of frames; ``longest_ps``, from the first to
-    the last frame of the longest one; and ``alive`` (tau_max + 1,): from how many of its frames it
-    stays for tau more frames, each counted as a part of all waters near in that frame.
+    the last frame of the longest one; and ``alive`` (tau_max + 1,): the number of its frames after
+    which it stays for tau more frames, each divided by the number of waters near in that frame.
     `survival_probability` turns these into a probability.
 
     Parameters
@@ -32,7 +32,7 @@ class WaterResidence(Kernel):
     water
         Selection of one atom a molecule.
     around
-        Selection of what they are near to.
+        Selection near which waters are counted.
     radius
         Angstrom; periodic images count.
     tau_max
