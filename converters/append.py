@@ -65,7 +65,7 @@ RUN_NBYTES = 16 << 20
 MAX_ROUNDING_ANGSTROM = 0.02
 """Largest difference between a frame and the same one in another format, which may round."""
 MAX_ROUNDING_BOX = 1e-4
-"""Relative: unit cells are kept as vectors or as lengths and angles."""
+"""Largest relative difference of boxes, which are stored as vectors, or as lengths and angles."""
 
 Numbers = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -80,7 +80,7 @@ class Comparison:
         old_source = old.manifest["source"]
         files = [record.get("path", "") for record in old_source.get("files", [old_source])]
         self.has_same_format = source.path.suffix in {Path(file).suffix for file in files}
-        """Whether both come from files of one format, which rounds in one way."""
+        """Whether both come from files of one format, so that both are rounded alike."""
         bounds = [
             (layout.manifest or {}).get("error_bound_angstrom", 0.0) for layout in (old, source)
         ]
@@ -144,11 +144,11 @@ class Timeline:
     """The frames of an output, with those of sources merged into them.
 
     Attributes: `members`: the output and the sources added, which are the members of a chain.
-    `member_numbers`, `member_frames`: for each frame, the number of its member and its own number
-    there. `frames_of_members`: for each member, the number of its frame that each frame is or
-    equals; -1 = none. `unit`: the unit in which frames were matched. `n_equal`: how many frames of
-    the last source were there already. `equal_members`: the members that had them. `notes`: on
-    frames that were replaced or dropped.
+    `member_numbers`, `member_frames`: for each frame, the number of its member, and its number
+    there. `frames_of_members`: for each member, an array with the number there of each frame, or of
+    one that is equal; -1 = none. `unit`: the unit in which frames were matched. `n_equal`: how many
+    frames of the last source the timeline had already. `equal_members`: the members that had them.
+    `notes`: on frames that were replaced or dropped.
     """
 
     def __init__(self, old: Layout) -> None:
@@ -332,11 +332,11 @@ class _AppendPlanner:
         self.manifest = old.manifest
         self.notes: list[str] = []
         self.n_left_out = 0
-        """Frames of the files in place of which the output's own stay."""
+        """Number of frames of the files that were left out, since the output keeps its own."""
         self.source_frames: dict[Layout, tuple[TrajectoryInfo, Numbers]] = {}
-        """For each source, which is a view: what its file holds, and the numbers of its frames."""
+        """For each source, which is a view: the info of its file, and the numbers of its frames."""
         self.transformed: dict[Path, tuple[Layout, int]] = {}
-        """For each file: all its frames, transformed as the output's are, and their number."""
+        """For each file: its frames, transformed as the output's are, and their number."""
         self.adds_by_number = options.selection.start is not None
         """Whether the frames to add are chosen by number, as in a file that is followed."""
         source = self.manifest["source"]
@@ -348,7 +348,7 @@ class _AppendPlanner:
         """Numbers, in the source, of the output's frames that no program wrote."""
 
     def plan(self) -> Conversion:
-        """Plan an output of the frames that are there and those of the files."""
+        """Plan an output of its own frames and those of the files."""
         old = self.old
         sources = {self.open_source(path): path for path in self.files}
         # In a store, the output is watched as the files are; on disk, its state shows changes.
@@ -596,7 +596,7 @@ class _AppendPlanner:
 
     @property
     def _step(self) -> int:
-        """Of how many frames of its source the output has one."""
+        """Step between the output's frames in its source."""
         steps: list[int] = [step for *_, step in self.manifest["frames"]]
         steps.append(self.manifest.get("recipe", {}).get("step") or 1)
         return max(steps)
@@ -684,21 +684,22 @@ class _AppendPlanner:
                 return self._origin_in_one_file(path, member, self.source_frames[member][1][frames])
         if timeline.unit == "frames":
             return self._origin_in_all_files(chain, sources)
-        # Frames of several files are found by times, or steps, not by numbers: these only say how
-        # many were left out.
+        # Frames of several files are matched by times, or steps. Their numbers are recorded only to
+        # tell how many frames were left out.
         step = self._step
         (first, start, _), (last, _, stop) = chain.joined_layouts[0], chain.joined_layouts[-1]
-        begin, _ = self._place_in_file(first, start)
-        _, n_behind = self._place_in_file(last, stop - 1)
+        begin, _ = self._count_around(first, start)
+        _, n_behind = self._count_around(last, stop - 1)
         n_source = begin + (chain.info.n_frames - 1) * step + 1 + n_behind
         source = self._with_files(chain, sources) | {"n_frames": n_source}
         source["joined"] = {"overlap": self.options.sources.overlap, "matched": timeline.unit}
         return source, [[begin, begin + chain.info.n_frames * step, step]]
 
-    def _place_in_file(self, layout: Layout, frame: int) -> tuple[int, int]:
-        """Return how many frames its file has before a frame of a source or the output, and after.
+    def _count_around(self, layout: Layout, frame: int) -> tuple[int, int]:
+        """Return how many frames a file has before and after the one that became `frame`.
 
-        Both are 0 for frames that a program wrote, or among which there are some.
+        `layout`: a source, or the output. Both numbers are 0 for an output with frames that a
+        program wrote, which no file has.
         """
         if layout in self.source_frames:
             info, numbers = self.source_frames[layout]

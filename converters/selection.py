@@ -266,8 +266,8 @@ def notes_on_cut_names(
     """Return notes if names are longer than a file of a topology holds.
 
     `holder`: how the note calls the file. `n_letters`: of the name of an atom, a residue or a
-    segment. That the names of segments are cut is told only where some are then the same:
-    MDAnalysis gives those of a TPR long names.
+    segment. Cut names of segments are noted only if some are then the same: MDAnalysis gives those
+    of a TPR long names.
     """
     if topology is None:
         return []

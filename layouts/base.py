@@ -54,7 +54,7 @@ MISSING_VALUE_OPTIONS = {
 up."""
 
 MADE_UP_DT_PS = 1.0
-"""Time between frames that are given none."""
+"""Time between frames of a file that holds no times."""
 TIMES_MADE_UP = "times are made up"
 """Beginning of the note in `TrajectoryInfo.made_up`."""
 TIMES_MADE_UP_NOT_STEPS = f"{TIMES_MADE_UP}, though steps are known"
@@ -128,7 +128,8 @@ def atom_indices(
 ) -> AtomIndices:
     """Return the indices of atoms chosen as for `atoms_to_array`, among `n_atoms` of `name`.
 
-    Raises `error`: they are no atoms, none, or chosen among others. FrameRangeError: out of range.
+    Raises `error`: they are not atoms, or none, or of a system of another size. FrameRangeError:
+    there are no atoms of these indices.
     """
     array = atoms_to_array(atoms)
     n_candidates = getattr(array, "n_candidates", None)
@@ -202,7 +203,7 @@ class FormatFacts:
     can_choose_n_files: bool = False
     """Whether the number of files of an output can be chosen."""
     stores_columns_exactly: bool = False
-    """Whether box, time and step are stored exactly; other formats round them to their fields."""
+    """Whether box, time and step are stored exactly; other formats round them."""
     keeps_topology: bool = False
     """Whether outputs hold the topology."""
     step_is_frame_number: bool = False
@@ -283,8 +284,8 @@ class Layout(Closable, ABC):
     """Notes of the cache from before the layout was closed."""
     _opens_ahead = False
     """Whether opening files takes so long that they are opened ahead."""
-    _reads_announced = False
-    """Whether a caller announces the next reads by `prefetch`."""
+    _caller_prefetches = False
+    """Whether a caller uses `prefetch`, so that reading itself prefetches nothing."""
     _has_steps = True
     """Whether the file has steps, set when it is opened; formats without them say so in `facts`."""
     _step_ps: float | None = None
@@ -393,7 +394,7 @@ class Layout(Closable, ABC):
             self.path, self._folder = Path(self._folder) / self.path, ""
 
     def _raise_clearer(self, error: Exception, frames: tuple[int, int] | None = None) -> None:
-        """Raise a clearer error than `error`, if there is one; `frames`: first and last of it."""
+        """Raise a clearer error than `error`, if there is one; `frames`: first and last to read."""
         better_error: Exception | None = None
         if frames is not None and not isinstance(error, MdioError):
             better_error = self._damage_error(
@@ -501,7 +502,7 @@ class Layout(Closable, ABC):
         if start < stop:
             with self._lock:
                 try:
-                    if self._opens_ahead and not self._reads_announced:
+                    if self._opens_ahead and not self._caller_prefetches:
                         self._prefetch_run(start, stop, indices)
                     reads = None if self.cache is None else self._cached_reads(indices)
                     (self._read_into if reads is None else reads.read)(start, stop, indices, out)
@@ -740,22 +741,22 @@ class Layout(Closable, ABC):
         runs: Iterable[FrameRun],
         atoms: AtomIndices | None = None,
         *,
-        guessed: bool = False,
+        open_ended: bool = False,
     ) -> None:
         """Prefetch what will be read next, and stop prefetching anything else.
 
         `runs`: start and stop of the next reads, in order; an empty sequence if nothing will be
         read. They are consumed as reading proceeds, so there may be many. `atoms`: as in the reads.
-        `guessed`: whether reading may end at any time, so that few bytes are prefetched from stores
-        at first.
+        `open_ended`: whether reading may end at any time, so that few bytes are prefetched from
+        stores at first.
         """
         if isinstance(runs, Sequence) and not runs:
-            self._set_reads_announced(False)
+            self._set_caller_prefetches(False)
             if self._prefetch is not None:
                 self._prefetch.stop()
             return
-        self._set_reads_announced(True)
-        self._prefetching.begin(runs, atoms, guessed=guessed)
+        self._set_caller_prefetches(True)
+        self._prefetching.begin(runs, atoms, open_ended=open_ended)
 
     @property
     def _prefetching(self) -> Prefetch:
@@ -764,18 +765,18 @@ class Layout(Closable, ABC):
             self._prefetch = Prefetch(self, opens_ahead=self._opens_ahead)
         return self._prefetch
 
-    def _set_reads_announced(self, are_announced: bool) -> None:
-        """Note, here and in all inner layouts, whether a caller announces what will be read."""
-        self._reads_announced = are_announced
+    def _set_caller_prefetches(self, caller_prefetches: bool) -> None:
+        """Set, here and in all inner layouts, whether a caller uses `prefetch`."""
+        self._caller_prefetches = caller_prefetches
         for inner_layout in self._inner_layouts:
-            inner_layout._set_reads_announced(are_announced)
+            inner_layout._set_caller_prefetches(caller_prefetches)
 
     def _prefetch_run(self, start: int, stop: int, atoms: AtomIndices | None) -> None:
         """Prefetch the frames that are being read, in a store."""
         for inner_layout in self._inner_layouts:
-            inner_layout._set_reads_announced(True)
+            inner_layout._set_caller_prefetches(True)
         if stop - start > 1:
-            self._prefetching.begin([(start, stop)], atoms, guessed=False)
+            self._prefetching.begin([(start, stop)], atoms, open_ended=False)
         else:
             self._prefetching.prefetch_frame(start, atoms)
 

@@ -36,8 +36,8 @@ MAX_OPEN_UNITS = 2
 """Units that are kept open; those just read from the source are kept in memory."""
 MAX_METADATA_NBYTES = 4 << 20
 MAX_METADATA_READS = 256
-"""Most reads of other data than frames (indexes of shards, times) that a process also keeps, each
-of at most `MAX_METADATA_NBYTES`."""
+"""Most reads of metadata (indexes of shards, times) that a process keeps, too, each of at most
+`MAX_METADATA_NBYTES`."""
 
 
 def cache_unit_edges(layout: Any, n_atoms: int) -> NDArray[np.int64]:
@@ -54,7 +54,7 @@ def cache_unit_edges(layout: Any, n_atoms: int) -> NDArray[np.int64]:
         n_frames = min(max(start // GROWTH_DIVISOR, min_frames), max_frames)
         number = int(np.searchsorted(boundaries, start + n_frames, side="right")) - 1
         stop = int(boundaries[number])
-        if stop <= start:  # boundaries further apart: a chunk is one unit, other runs are cut
+        if stop <= start:  # no boundary so near: a chunk becomes one unit, other runs are cut
             stop = int(boundaries[number + 1])
             stop = stop if layout.info.chunk_frames else min(stop, start + n_frames)
         starts.append(stop)

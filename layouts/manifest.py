@@ -95,18 +95,18 @@ def runs_from_indices(indices: ArrayLike) -> list[list[int]]:
     """
     values = np.asarray(indices, np.int64)
     steps = np.diff(values)
-    # Runs of equal steps: step k lies between the values k and k + 1.
-    edges = np.append(np.flatnonzero(np.diff(steps)) + 1, steps.size).tolist()
+    # Where runs of equal steps end: step k lies between the values k and k + 1.
+    ends = np.append(np.flatnonzero(np.diff(steps)) + 1, steps.size).tolist()
     runs: list[list[int]] = []
     first = 0  # the first value that is in no run yet
-    for edge in edges if steps.size else []:
-        step = int(steps[edge - 1])
-        if step > 0 and edge > first:
-            runs.append([int(values[first]), int(values[edge]) + 1, step])
-            first = edge + 1
+    for end in ends if steps.size else []:
+        step = int(steps[end - 1])
+        if step > 0 and end > first:
+            runs.append([int(values[first]), int(values[end]) + 1, step])
+            first = end + 1
         elif step <= 0:
-            runs += [[int(v), int(v) + 1, 1] for v in values[first:edge]]
-            first = edge
+            runs += [[int(v), int(v) + 1, 1] for v in values[first:end]]
+            first = end
     runs += [[int(v), int(v) + 1, 1] for v in values[first:]]
     return runs
 

@@ -2,8 +2,8 @@
 
 Writing takes two steps, since many workers share the work while a file may have only one owner:
 `LayoutWriter.encode` is pure and runs in the workers, `LayoutWriter.store` runs in the owner (in
-every worker, if `WriterFacts.parallel_store`). The classes here also are what owner and workers
-send each other.
+every worker, if `WriterFacts.parallel_store`). Owner and workers send each other objects of the
+classes here.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class NotFinite:
 
     @classmethod
     def count_in(cls, positions: NDArray[np.float32], first: int) -> NotFinite | None:
-        """Count non-finite numbers in (F, N, 3); `first` is the number of the first frame."""
+        """Count non-finite numbers in (F, A, 3); `first` is the number of the first frame."""
         # Minimum and maximum are fast, and one of them is not finite if any number is not.
         low, high = positions.min(initial=0), positions.max(initial=0)
         if np.isfinite(low) and np.isfinite(high):
@@ -111,7 +111,7 @@ class EncodedChunk:
     """The bytes to store: any C-contiguous buffer, or several that follow each other (where workers
     store what they encode, so that it is never sent)."""
     crcs: Sequence[int]
-    """crc32c of each chunk in it, decoded, in little-endian bytes; then others of the writer's."""
+    """crc32c of each decoded chunk in it, as little-endian bytes; then further ones of a writer."""
     file: Path | None = None
     """A file that holds these bytes already and will not change."""
 

@@ -28,11 +28,11 @@ MAX_UNIT_NBYTES = 256 << 20
 MAX_NEAR_FRAMES = 4
 """A jump up to this length counts as sequential: the frames between cost less than a call."""
 MIN_NEAR_JUMPS = 2
-"""Such jumps in a row, after a longer one, before a run is read: random frames may be near each
-other, too, and a run costs as much as many single frames."""
+"""So many near jumps in a row, after a longer one, before a run is read: random frames may be near
+each other, too, and a run costs as much as many single frames."""
 MIN_LONG_RUN_FRAMES = 8
-"""The last frame to be used of a run of at least this many is copied, so that the run's buffer is
-free for the next run while it is still in a processor's cache."""
+"""In runs of at least this many frames, the one that will be used last is copied, so that the
+run's buffer is free for the next run while it is still in a processor's cache."""
 N_BUFFERS = 2
 """One that the caller still uses, and one that it gets next."""
 
@@ -94,9 +94,9 @@ class FrameCache:
         self._caches_all = False
         self._last_frame = -1
         self._n_near_jumps = 0
-        self._last_jump = self._announced_step = 0
-        """Distance of the last two frames; and the step of the announced runs: 1 or -1 without
-        gaps, the length of equal jumps, or 0 for nothing announced."""
+        self._last_jump = self._prefetched_step = 0
+        """Distance of the last two frames; and the step of the prefetched runs: 1 or -1 without
+        gaps, the length of equal jumps, or 0 if nothing is prefetched."""
         self.must_copy = False
         """Whether frames stay in the cache, so that the caller must copy them."""
 
@@ -128,7 +128,7 @@ class FrameCache:
         start, stop, must_copy = self._run_to_read(frame, is_repeated=is_repeated)
         self._start = self._stop = 0  # nothing is cached if the read fails
         self._frames = []
-        self._announce(frame, start, stop, previous_run)
+        self._prefetch_next(frame, start, stop, previous_run)
         try:
             buffer = self._read(start, stop)
         except OSError:
@@ -146,7 +146,9 @@ class FrameCache:
             copy.block.assign(buffer.block.frames(slice(row, row + 1)))
             self._frames[row] = _split_frames(copy)[0]
 
-    def _announce(self, frame: int, start: int, stop: int, previous_run: tuple[int, int]) -> None:
+    def _prefetch_next(
+        self, frame: int, start: int, stop: int, previous_run: tuple[int, int]
+    ) -> None:
         """Let the layout prefetch the expected runs, after two neighbouring ones or equal jumps."""
         jump = frame - self._last_frame
         step = 0
@@ -155,9 +157,9 @@ class FrameCache:
         is_continuous = step != 0
         if not is_continuous and jump == self._last_jump and abs(jump) > MAX_NEAR_FRAMES:
             step = jump
-        if step == self._announced_step:
+        if step == self._prefetched_step:
             return
-        self._announced_step = step
+        self._prefetched_step = step
         if not step:
             self._layout.prefetch(())
             return
@@ -172,7 +174,7 @@ class FrameCache:
                 target for target, _ in groupby(target - target % n_frames for target in jumps)
             )
         runs = ((max(target, 0), min(target + n_frames, self._n_frames)) for target in starts)
-        self._layout.prefetch(runs, guessed=True)
+        self._layout.prefetch(runs, open_ended=True)
 
     def _run_to_read(self, frame: int, *, is_repeated: bool) -> tuple[int, int, bool]:
         """Return the run to read for a frame, and whether to keep its frames in the cache."""
@@ -228,7 +230,7 @@ class FrameCache:
             begin = row * rows_per_read
             out[begin : begin + len(part)] = run[:: frames.step]
         self._layout.prefetch(())
-        self._announced_step = 0
+        self._prefetched_step = 0
         return out
 
     def _read_positions(
@@ -293,10 +295,10 @@ class _BufferMemory:
 
 
 class BufferPool:
-    """Gives out blocks to read into, in memory that is not in use any more.
+    """Provides blocks to read into, in memory that is no longer in use.
 
-    While a caller keeps an array of a block, or a view of one, its memory is not given out again;
-    if more than `N_BUFFERS` are needed, it is left to its user.
+    While a caller keeps an array of a block, or a view of one, its memory is not used again; if
+    more than `N_BUFFERS` are needed, the pool forgets that memory.
     """
 
     def __init__(self, info: TrajectoryInfo, fields: tuple[str, ...]) -> None:

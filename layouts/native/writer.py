@@ -47,7 +47,7 @@ WAITING_NBYTES = 64 << 20
 
 
 class FileWriter(LayoutWriter):
-    """The base of all four; any piece of frames of one size is written straight to its place."""
+    """The base of the writers; pieces of frames of one size are written where they belong."""
 
     container: ClassVar[str]
     facts = WriterFacts(resumes=True)

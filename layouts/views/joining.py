@@ -50,7 +50,7 @@ class Joining:
 
 
 def parts_of(file: NDArray[np.int64], frame: NDArray[np.int64]) -> list[tuple[int, int, int]]:
-    """Return the `Joining.parts` of frames, given the number of each one's file, and its own."""
+    """Return the `Joining.parts` of frames: `frame`, numbered in its `file`, for each of them."""
     breaks = np.flatnonzero((np.diff(file) != 0) | (np.diff(frame) != 1)) + 1
     edges = pairwise([0, *breaks.tolist(), len(frame)])
     return [(int(file[a]), int(frame[a]), int(frame[b - 1]) + 1) for a, b in edges]

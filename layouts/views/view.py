@@ -184,7 +184,7 @@ def read_times(source: Layout) -> NDArray[np.float64]:
 
 
 def notes_on_nojump(source: Layout) -> list[str]:
-    """Return a note if the unit cell changes, for which ``nojump`` is not the way to diffusion."""
+    """Return a note if the unit cell changes: diffusion after ``nojump`` is then wrong."""
     last, boxes = source.info.n_frames - 1, [np.empty((0, 6), np.float32)]
     for frame in sorted({0, last // 2, last}):
         with suppress(MdioError):  # frames that cannot be read are reported later
@@ -319,7 +319,7 @@ class ViewLayout(Layout):
             yield int(frames[first]), int(frames[first]) + end - first
 
     def _ranges(self, start: int, stop: int, atoms: AtomIndices | None) -> Iterator[ByteRange]:
-        """Yield ranges of the source; one of a chunk with several of the frames comes once."""
+        """Yield ranges of the source, once for a chunk that holds several of the frames."""
         atoms = self._source_atoms(atoms)
         recent = deque[ByteRange](maxlen=len(FIELDS))
         for run in self._source_runs(start, stop):

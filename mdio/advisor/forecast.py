@@ -86,7 +86,7 @@ MEMORY_SHARE = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class Forecast(Prediction):
-    """One pass over the trajectory: a prediction, its start-up, and its way to gather."""
+    """One pass over the trajectory: a prediction, with the time to start up, and its gather."""
 
     t_startup_s: float = 0.0
     gather: str = "blocking"
@@ -163,9 +163,9 @@ class Forecaster:
     def _min_io_s(self, trial: Trial) -> float:
         """Return the time of a cold pass at the bandwidth of the storage; 0 if it is unknown.
 
-        Trials do not show it, since their files are so small that a file system's client may have
-        them in memory. Shared storage is assumed to have the same bandwidth for all ranks together
-        as for the readers of the measurement.
+        Trials do not show this time: their files are so small that a file system's client may have
+        them in memory. Shared storage is assumed to give all ranks together the bandwidth that it
+        gave the readers of the measurement.
         """
         host, rate = self.measurements.host, self.storage_nbytes_per_s
         is_elsewhere = trial.layout == "local-copy" or (
@@ -265,7 +265,7 @@ class Forecaster:
             return 0.0, 0.0
         n_frames = self.measurements.source.n_frames
         seconds = trial.convert_frame_s.quartile * n_frames
-        # What waits for storage takes as long for any number of workers of a node.
+        # The time that workers wait for storage does not depend on their number on a node.
         nodes = math.ceil(n_ranks / self.profile.cores_per_node) if self.profile else 1
         if trial.layout == "local-copy":
             if self.profile is not None:  # every node gets its own copy

@@ -57,7 +57,7 @@ class Candidate:
     group: Group | None = None
     chunk_frames: int | None = None
     segment_frames: int | None = None
-    """Frames of a segment, also of a trial's segments if the sample is that long."""
+    """Frames of a segment; those of a trial have fewer if the sample has."""
     stripe_nbytes: int = DEFAULT_STRIPE_NBYTES
 
 

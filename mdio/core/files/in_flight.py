@@ -45,9 +45,9 @@ MAX_NBYTES = 48 << 20
 MAX_FILES = 14
 """Files with requests in flight. Readers usually keep the 31 files open that were used last, and
 each is used twice: for the request and for the read."""
-GUESSED_NBYTES = 16 << 20
-"""Limit in place of `MAX_NBYTES` where reading may end at any time, plus the bytes that have been
-read: more would delay the first reads on a slow network."""
+OPEN_ENDED_NBYTES = 16 << 20
+"""Limit instead of `MAX_NBYTES` if reading may end at any time, to which bytes that were read are
+added: more would delay the first reads on a slow network."""
 MAX_STORE_THREADS = 32
 """Concurrent requests to stores. More are queued, in the order of reading."""
 
@@ -98,7 +98,7 @@ class InFlight:
         self.limit = RequestLimit(self._max_requests, request_nbytes)
         """Limit of the requests in flight."""
         self._is_local = False
-        self._guessed_nbytes: int | None = None
+        self._open_ended_nbytes: int | None = None
         _instances.add(self)
 
     @property
@@ -106,14 +106,14 @@ class InFlight:
         """Whether bytes come so slowly that prefetching pays, as far as is known."""
         return not self._is_local and self.limit.n_cached < MAX_CACHED_REQUESTS
 
-    def prefetch(self, ranges: Iterable[ByteRange], *, guessed: bool = False) -> None:
+    def prefetch(self, ranges: Iterable[ByteRange], *, open_ended: bool = False) -> None:
         """Request ranges that will be read next, in this order, in place of earlier ones.
 
         `ranges`: consumed as memory becomes free, so it may be a long generator. Their files may be
-        closed meanwhile. `guessed`: whether reading may end at any time.
+        closed meanwhile. `open_ended`: whether reading may end at any time.
         """
         self.cancel()
-        self._guessed_nbytes = GUESSED_NBYTES if guessed else None
+        self._open_ended_nbytes = OPEN_ENDED_NBYTES if open_ended else None
         if not self._is_local:
             self.limit.n_cached = 0
             self._next_ranges = requests_for(ranges, self._request_nbytes)
@@ -223,7 +223,9 @@ class InFlight:
             return False
         max_requests = self.limit.n_requests if self._pool else 1
         nbytes = sum(request.nbytes for request in unused)
-        max_nbytes = self._max_nbytes if self._guessed_nbytes is None else self._guessed_nbytes
+        max_nbytes = (
+            self._max_nbytes if self._open_ended_nbytes is None else self._open_ended_nbytes
+        )
         return len(unused) < max_requests and nbytes < min(max_nbytes, self._max_nbytes)
 
     def _next_range(self) -> tuple[OpenFile, int, int] | None:
@@ -273,8 +275,8 @@ class InFlight:
             return 0
         if not request.was_used:
             request.was_used = True
-            if self._guessed_nbytes is not None:
-                self._guessed_nbytes += request.nbytes
+            if self._open_ended_nbytes is not None:
+                self._open_ended_nbytes += request.nbytes
             is_measured = self._pool is not None and request.file.remote is None
             self.limit.adapt(request.nbytes, seconds if is_measured else None, waited=had_to_wait)
             self._start_requests()  # now, since its last bytes may never be read
@@ -309,9 +311,9 @@ def in_flight(ranges: Iterable[ByteRange]) -> Iterator[None]:
         requests.stop()
 
 
-GUESSED_RUNS, MAX_RUNS = 8, 1000
-"""Runs to prefetch if the end of reading is unknown, plus as many as have been read; and the limit
-in any case."""
+OPEN_ENDED_RUNS, MAX_RUNS = 8, 1000
+"""Runs to prefetch if reading may end at any time, to which those that were read are added; and the
+limit in any case."""
 MAX_SEPARATE_RUNS = 24
 """The limit for runs with gaps between them."""
 UNITS_PER_OPENING = 8
@@ -366,16 +368,16 @@ class Prefetch:
         """One beyond the last frame that was read alone."""
 
     def begin(
-        self, runs: Iterable[tuple[int, int]], atoms: AtomIndices | None, *, guessed: bool
+        self, runs: Iterable[tuple[int, int]], atoms: AtomIndices | None, *, open_ended: bool
     ) -> None:
         """Prefetch these runs of frames, in place of earlier ones."""
         runs = (run for run in runs if run[0] < run[1])
         if self._opens_ahead:
-            runs = self._with_openings(self._cut_runs(runs), atoms, guessed=guessed)
+            runs = self._with_openings(self._cut_runs(runs), atoms, open_ended=open_ended)
         ranges = (
             byte_range for run in runs for byte_range in self._layout.byte_ranges(*run, atoms)
         )
-        self._in_flight.prefetch(ranges, guessed=guessed and self._opens_ahead)
+        self._in_flight.prefetch(ranges, open_ended=open_ended and self._opens_ahead)
 
     def prefetch_frame(self, frame: int, atoms: AtomIndices | None) -> None:
         """Open the objects of one frame ahead, and the next ones if frames are read in order."""
@@ -418,14 +420,14 @@ class Prefetch:
                 start = end
 
     def _with_openings(
-        self, runs: Iterable[tuple[int, int]], atoms: AtomIndices | None, *, guessed: bool
+        self, runs: Iterable[tuple[int, int]], atoms: AtomIndices | None, *, open_ended: bool
     ) -> Iterator[tuple[int, int]]:
         """Yield `runs`, each when the openings of the next ones have been requested."""
         iterator = iter(runs)
         next_run, queue = next(iterator, None), deque[tuple[int, int]]()
         joined = deque[tuple[int, int]]()
         """The runs in `queue`, joined where they are adjacent."""
-        max_runs, growth = (GUESSED_RUNS, 1) if guessed else (MAX_RUNS, 0)
+        max_runs, growth = (OPEN_ENDED_RUNS, 1) if open_ended else (MAX_RUNS, 0)
         while queue or next_run is not None:
             while (
                 next_run is not None and len(queue) < max_runs and len(joined) < MAX_SEPARATE_RUNS
