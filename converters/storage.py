@@ -61,10 +61,10 @@ def measure_codec_shares(
     storage: Storage,
     nbytes_per_atom: float | None,
 ) -> dict[str, CodecShares]:
-    """Return by group what share of the source's size codecs take, measured on a few middle frames.
+    """Return, by group, the share of the source's size that codecs take, from a few middle frames.
 
     Empty where integers are not stored, or where their codec was requested. `nbytes_per_atom`:
-    bytes of the source for an atom and frame.
+    bytes of the source per atom and frame.
     """
     info, precision = view.info, storage.precision
     step = info.precision if info.xtc_integers else None
@@ -112,8 +112,9 @@ def _bitpacked_nbytes(frames: NDArray[np.float32], quantised_format: QuantisedFo
 def choose_direct(requested: str, plan: LayoutPlan, target: Path) -> Direct:
     """Return whether large writes go past the page cache.
 
-    With auto, only on a disk of this machine: if the output is large beside the memory, always; if
-    it is just large, where the disk proves fast. Networks were not measured.
+    With ``auto`` they do so only on a disk of this machine: always if the output is large compared
+    with the memory; if it is merely large, only if the disk proves fast. Networks were not
+    measured.
     """
     if requested != "auto":
         return requested == "on"
@@ -176,8 +177,8 @@ def planned_stripe_nbytes(storage: Storage, out: Path) -> int:
 def create_with_stripes(temporary: Path, storage: Storage, plan: LayoutPlan) -> StripeRecord | None:
     """Create the output with its stripes: an empty file, or a folder for its files.
 
-    Where none were requested, the folder's own default is kept, which may be better than a size
-    and a count can say (a progressive one); it is only recorded.
+    Where none were requested, the folder's own default is kept, which a size and a count may not
+    be able to express (a progressive one); it is only recorded.
 
     Returns a record for the manifest, with the answer of the file system, which does not stop the
     conversion; None where nothing was requested and files are not striped.

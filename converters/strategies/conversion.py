@@ -275,8 +275,8 @@ class Conversion:
         result = find_complete_output(self.job, self.plan, copies=self.copies)
         path = link_target(self.out).absolute() if store_at(self.out).has_folders else None
         if isinstance(result, str):
-            found = [] if path is None else leftovers([path])
-            if not any(unfinished for leftover in found for unfinished in unfinished_in(leftover)):
+            traces = [] if path is None else leftovers([path])
+            if not any(unfinished for trace in traces for unfinished in unfinished_in(trace)):
                 raise OutputError(f"{self.out}: it exists already, and {result}")
             return None
         if result is not None and path is not None:

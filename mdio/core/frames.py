@@ -244,9 +244,9 @@ def notes_on_times(
 
 
 def float32_spacing(time_ps: float) -> float:
-    """Return the difference of neighbouring float32, as which files round times, near a time.
+    """Return the difference of neighbouring float32 near a time: files round times to these.
 
-    Beyond the range of float32, it is that of the largest ones.
+    Beyond the range of float32, that of the largest ones.
     """
     return float(np.spacing(np.float32(min(abs(time_ps), 2.0**127))))
 
@@ -267,7 +267,7 @@ def absent_frames(values: FloatArray) -> NDArray[np.bool_]:
 def field_runs(
     block: FrameBlock, fields: Sequence[str]
 ) -> list[tuple[tuple[int, int], tuple[str, ...]]]:
-    """Return runs (first, end) of frames that have the same of the `fields`, and these fields."""
+    """Return runs (first, end) of frames that have the same ones of `fields`, and these fields."""
     present = np.array([~absent_frames(getattr(block, name)) for name in fields])
     changes = (present[:, 1:] != present[:, :-1]).any(axis=0)
     edges = [0, *(np.flatnonzero(changes) + 1), block.n_frames]
@@ -351,7 +351,7 @@ class Flaws(NamedTuple):
     """Bytes of a native file that are no whole frame, such as a cut end. `n_frames` counts whole
     frames only."""
     made_up: tuple[str, ...] = ()
-    """Notes on values that neither the format nor that of the source has, and on substitutes."""
+    """Notes on values that mdio supplies, since the format, and that of the source, lack them."""
 
 
 NOT_ROUNDED, NO_FLAWS = Rounding(), Flaws()

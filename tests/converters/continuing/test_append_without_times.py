@@ -150,7 +150,7 @@ def test_times_of_cp2k_stay_made_up_in_outputs_of_versions_that_made_them_up(
     ]
     source.write_text("".join(frames[:4]))
     with monkeypatch.context() as before:
-        before.setattr("mdio.layouts.foreign.text.counted.XYZ._run", lambda *_: None)
+        before.setattr("mdio.layouts.foreign.text.counted.XYZ._cp2k_values", lambda *_: None)
         mdio.convert(source, out)
     assert mdio.verify(out, against=source).ok
     source.write_text("".join(frames))
