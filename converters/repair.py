@@ -209,7 +209,9 @@ def _find_lost_frames(out: Path, result: RepairResult) -> None:
 def _is_intact(out: Path, start: int, stop: int) -> bool:
     """Return whether a unit of just these frames is intact, though they cannot be read."""
     with open_layout(out, verify=False) as layout:
-        units = [unit for unit in layout.units() if unit.is_proof and unit.frames == (start, stop)]
+        units = [
+            unit for unit in layout.units() if unit.proves_frames and unit.frames == (start, stop)
+        ]
         return any(problem is None for _, problem in check_units(units, None, opens_ahead=False))
 
 

@@ -186,7 +186,7 @@ UNRECORDED_CHOICE = (
 )
 DAMAGE_ADVICE = "take the file from its source again, or convert it with --salvage"
 ROUNDING_SHARE = 1e-2
-"""Share of the tolerance of a counted time that counts as rounding; more is reported."""
+"""Share of the tolerance of evenly spaced times that counts as rounding; more is reported."""
 BLOCK_NBYTES = 16 << 20
 """Decoded bytes compared at a time."""
 WorkItem = tuple[int, int, int]
@@ -207,7 +207,7 @@ class VerifyResult:
     fields_left_out: tuple[str, ...] = ()
     """Velocities and forces that the source has and the output lacks."""
     times_off_ps: float = 0.0
-    """Largest error of the times of a file that counts them, if the source's are not even."""
+    """Largest error of times in a format that holds evenly spaced ones only, such as DCD."""
     units: int = 0
     """How many units there are; with a part or a sample fewer are checked."""
     max_abs_diff_angstrom: float = 0.0
@@ -414,8 +414,8 @@ class Verifier:
     def _has_steps(self) -> bool:
         """Whether the source has steps that the output should have.
 
-        A file that only counts them restarts its count in each part, so that the whole and its
-        parts differ.
+        A format that has frame numbers instead begins with 0 in each file, so that the numbers in
+        one file and in several with the same frames differ.
         """
         layout, view = self.layouts[0], self.files_view
         is_from_source = layout.manifest is not None and not self._rounding["is_other_file"]
@@ -423,9 +423,9 @@ class Verifier:
         return not any(file.stored_times.step_is_frame_number for file in files)
 
     def _even_times(self, start: int, stop: int) -> tuple[NDArray[np.float64] | None, float]:
-        """Return the times of frames in a file that counts them, and by how much they may differ.
+        """Return even times between the source's first and last, and the error that is allowed.
 
-        None where the source's do not ascend, and in segments, which are counted each by itself.
+        None where the source's do not ascend, and for segments, each of which has its own spacing.
         """
         assert self.source is not None
         info = self.source.info

@@ -55,8 +55,8 @@ class Unit:
     nothing."""
     openings: Callable[[], Iterable[Opening]] = tuple
     """Returns the objects of stores that `check` opens."""
-    is_proof: bool = False
-    """Whether its frames are intact if it is, though their own checksums may be lost."""
+    proves_frames: bool = False
+    """Whether its frames are intact if it is, even where their own checksums are lost."""
 
 
 def frame_units(

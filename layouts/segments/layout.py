@@ -306,7 +306,7 @@ class SegmentsLayout(Layout):
                         frames,
                     )
             check = partial(self.check_segment, number)
-            yield Unit(segment.file, check, frames, is_proof=True)
+            yield Unit(segment.file, check, frames, proves_frames=True)
 
     def check_segment(self, number: int) -> None:
         """Compare size and checksum of a file with the manifest; raises CorruptLayoutError."""
