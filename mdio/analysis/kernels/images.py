@@ -26,16 +26,19 @@ HALF = 0.5 + 1e-5
 def are_skewed(boxes: NDArray[np.float32]) -> NDArray[np.bool_]:
     """Return in which cells, (F, 6), MDAnalysis may miss the nearest image, (F,).
 
-    Cells of simulations are rarely so: their vectors extend along the ones before them by no more
-    than half of these.
+    Cells of simulations are rarely so: none of their vectors extends along another one by more
+    than half of the shorter of the two.
     """
     if (boxes[:, 3:] == 90).all():
         return np.zeros(len(boxes), bool)
     vectors = vectors_from_boxes(boxes).astype(np.float64)
-    diagonals = np.diagonal(vectors, axis1=1, axis2=2)
-    shifts = np.abs(vectors[:, (1, 2, 2), (0, 0, 1)])
-    is_far = (shifts > HALF * diagonals[:, (0, 0, 1)]).any(axis=1)
-    return np.asarray(is_far & (diagonals > 0).all(axis=1))
+    products = np.abs(vectors @ vectors.transpose(0, 2, 1))
+    squares = np.diagonal(products, axis1=1, axis2=2)
+    is_far = [
+        products[:, one, other] > HALF * np.minimum(squares[:, one], squares[:, other])
+        for one, other in ((0, 1), (0, 2), (1, 2))
+    ]
+    return np.asarray(np.any(is_far, axis=0) & (vectors[:, 2, 2] > 0))
 
 
 def nearest_images(
