@@ -278,7 +278,7 @@ class Crossings:
 
     frame: int
     last: NDArray[np.float64]
-    """Positions in the frame before, where there was one."""
+    """Where atoms were before, as of `mdio.core.kernels.follow`."""
     shifts: Shifts
     """(A, 3): how often, or by how much; the ``shifts`` of `mdio.core.kernels.follow`."""
     by_steps: bool
@@ -601,9 +601,28 @@ class TransformedLayout(Layout):
         return self.source.info.n_atoms if read_atoms is None else len(read_atoms)
 
     def _new_crossings(self, frame: int, transform: Transform) -> Crossings:
+        """Return crossings that begin with a frame, none before.
+
+        Atoms that are at no finite place there come from where they were last.
+        """
         n_atoms = self.n_read(transform)
-        shifts = np.zeros((n_atoms, 3), np.int64)
-        return Crossings(frame, np.zeros((n_atoms, 3)), shifts, transform.by_steps)
+        crossings = Crossings(
+            frame,
+            np.full((n_atoms, 3), np.nan),
+            np.zeros((n_atoms, 3), np.int64),
+            transform.by_steps,
+            has_last=frame > 0,
+        )
+        lost, earlier = np.arange(n_atoms if frame else 0), frame
+        while len(lost) and earlier >= 0:
+            block = self._source_frames(earlier, earlier + 1, transform)
+            is_found = np.isfinite(block.positions[0, lost]).all(axis=1)
+            if earlier < frame:
+                found = replace(crossings, last=np.zeros((n_atoms, 3)), has_last=False)
+                _count_crossings(found, block, apply=False)
+                crossings.last[lost[is_found]] = found.last[lost[is_found]]
+            lost, earlier = lost[~is_found], earlier - 1
+        return crossings
 
     def _advance(self, crossings: Crossings, stop: int, transform: Transform) -> Crossings:
         batch_frames = max(1, RUN_NBYTES // max(1, 12 * len(crossings.last)))

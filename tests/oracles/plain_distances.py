@@ -138,7 +138,8 @@ def follow(
             moved = np.nan_to_num(fractions - last, posinf=0, neginf=0)
             moved = nearest_images(moved @ cell, cell)[0]
             shifts += np.where(np.abs(moved) < 1e9, moved, 0).astype(np.int64)
-        last[:] = fractions
+        has_place = np.isfinite(fractions).all(axis=1)
+        last[has_place | (not known)] = fractions[has_place | (not known)]
         known = True
         if apply:
             frame -= shifts @ cell

@@ -247,7 +247,8 @@ def follow(
     of von Bülow, Bullerjahn and Hummer, J. Chem. Phys. 153, 021101 (2020), doi:10.1063/5.0008316:
     each step from frame to frame is the shortest in the cell of the later frame, and all are added.
     `last`, (A, 3) float64: where atoms were in the frame before, in units of its cell (by steps:
-    angstrom); becomes that of the last frame. `shifts`, (A, 3) int64: how often they have crossed
+    angstrom), or in the last one in which they had a finite place; NaN if there was none. Becomes
+    that of the last frame. `shifts`, (A, 3) int64: how often they have crossed
     each boundary until then (by steps: what the jumps have added, 1/2^20 angstrom); becomes that
     until the last frame. `has_last`: whether `last` is of the frame before; if not, `shifts` are
     those of the first frame. `apply`: whether positions are changed.

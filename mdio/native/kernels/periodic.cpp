@@ -114,6 +114,11 @@ void jump(Cell& cell, double* moved) {
         cell.nearest(way, moved);
 }
 
+// Whether an atom is at a finite place; if not, it is followed from the last one that was.
+bool are_numbers(const double* x) {
+    return std::isfinite(x[0]) && std::isfinite(x[1]) && std::isfinite(x[2]);
+}
+
 // A molecule that is to join the others, and how far it is from the nearest of those.
 struct Waiting {
     int64_t molecule;
@@ -256,12 +261,12 @@ void follow(const Output& positions, int64_t n_frames, const double* vectors, do
             double f[3];
             cell.fractions(wide, f);
             double moved[3];
-            for (int c = 0; c < 3; ++c) {
-                moved[c] = f[c] - before[c];
-                before[c] = f[c];
-            }
-            if (known && is_skewed) jump(cell, moved);
-            for (int c = 0; known && c < 3; ++c)  // what is not a number has not jumped
+            const bool is_number = are_numbers(f);
+            for (int c = 0; c < 3; ++c) moved[c] = f[c] - before[c];
+            if (is_number || !known) std::copy(f, f + 3, before);
+            const bool is_known = known && is_number;
+            if (is_known && is_skewed) jump(cell, moved);
+            for (int c = 0; is_known && c < 3; ++c)
                 if (std::fabs(moved[c]) >= 0.5 && std::fabs(moved[c]) < FAR)
                     shift[c] += int64_t(std::rint(moved[c]));
             if (apply && (shift[0] | shift[1] | shift[2])) {
@@ -283,14 +288,15 @@ void follow_steps(const Output& positions, int64_t n_frames, const double* vecto
         for (int64_t atom = 0; atom < positions.n_atoms; ++atom, before += 3, shift += 3) {
             float x[3];
             load(data, atom, x);
+            const double wide[3] = {x[0], x[1], x[2]};
             double step[3], n[3];
-            bool is_number = known;  // what is not a number has not jumped
+            bool is_step = known;  // what is not a number has not jumped
             for (int c = 0; c < 3; ++c) {
-                step[c] = x[c] - before[c];
-                before[c] = x[c];
-                is_number = is_number && std::fabs(step[c]) < FAR;
+                step[c] = wide[c] - before[c];
+                is_step = is_step && std::fabs(step[c]) < FAR;
             }
-            if (is_number && !cell.is_nearest(step)) {
+            if (are_numbers(wide) || !known) std::copy(wide, wide + 3, before);
+            if (is_step && !cell.is_nearest(step)) {
                 cell.nearest(step, n);
                 const double jump[3] = {n[0] * cell.xx + n[1] * cell.yx + n[2] * cell.zx,
                                         n[1] * cell.yy + n[2] * cell.zy, n[2] * cell.zz};

@@ -178,6 +178,28 @@ def test_steps_are_added_up_in_parallel(wandering, tmp_path, workers, chunk_fram
     assert_array_equal(results[0], results[-1])
 
 
+@pytest.mark.parametrize("pbc", ["nojump", "toroidal"])
+@pytest.mark.parametrize("workers", [1, 3])
+def test_frames_without_positions_hide_no_jumps(tmp_path, pbc, workers):
+    """As those of a TRR with velocities more often than positions."""
+    rng = np.random.default_rng(6)
+    walk = rng.uniform(0, 20, (10, 3)) + np.cumsum(rng.uniform(-0.2, 0.7, (40, 10, 3)), axis=0)
+    lost = np.zeros((40, 10), bool)
+    lost[6:9] = lost[12:30, 4] = True
+    frames = np.where(lost[:, :, np.newaxis], np.nan, walk % 20).astype(np.float32)
+    u = mda.Universe.empty(10, trajectory=True)
+    u.load_new(frames, dimensions=np.array([20, 20, 20, 90, 90, 90]))
+    u.atoms.write(tmp_path / "a.dcd", frames="all")
+    out = tmp_path / "a.zarr"
+    options = as_options({"chunk_frames": 7, "pbc": pbc})
+    mdio.convert(tmp_path / "a.dcd", out, workers=workers, **options)
+    with mdio.open(out) as layout:
+        found = layout.read(0, 40).positions
+    expected = np.where(lost[:, :, np.newaxis], np.nan, walk - walk[0] + walk[0] % 20)
+    assert_allclose(found, expected, atol=1e-3)
+    assert (walk[-1] // 20 != walk[0] // 20).sum() > 10
+
+
 def test_few_counts_are_kept(wandering, tmp_path, monkeypatch):
     """What lies between two of them is followed again."""
     monkeypatch.setattr("mdio.converters.periodic.SHIFTS_NBYTES", 1)

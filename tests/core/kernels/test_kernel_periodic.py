@@ -242,31 +242,33 @@ def test_steps_are_added_up_in_blocks(angles, size):
     assert np.abs(shifts).max() > 20 << 20
 
 
-def test_what_is_not_a_number_takes_no_step():
-    positions = np.full((4, 2, 3), 1.0, np.float32)
-    positions[1, 0], positions[1, 1] = np.nan, 1e12
+@pytest.mark.parametrize("by_steps", [False, True])
+def test_what_is_not_a_number_hides_no_jump(by_steps):
+    """An atom without a place is followed from the last one that it had."""
+    positions = np.full((4, 3, 3), 1.0, np.float32)
+    positions[:2, 0] = positions[1, 1, 2] = np.nan
     positions[2:] = 19
-    last, shifts = np.zeros((2, 3)), np.zeros((2, 3), np.int64)
+    positions[2, 2] = np.inf
+    cells = boxes([20, 20, 20, 90, 90, 90], 4)
+    expected = positions.copy()
+    expected[2:, 1:] -= 20
+    for apply in (True, False):
+        last, shifts = np.full((3, 3), np.nan), np.zeros((3, 3), np.int64)
+        made = positions.copy()
+        kernels.follow(made, cells, last, shifts, has_last=False, apply=apply, by_steps=by_steps)
+        assert_array_equal(made, expected if apply else positions)
+        assert_array_equal(shifts, np.full((3, 3), 20 << 20 if by_steps else 1) * [[0], [1], [1]])
+
+
+def test_what_is_too_far_takes_no_step():
+    positions = np.full((4, 1, 3), 1.0, np.float32)
+    positions[1], positions[2:] = 1e12, 19
+    last, shifts = np.zeros((1, 3)), np.zeros((1, 3), np.int64)
     kernels.follow(
         positions, boxes([20, 20, 20, 90, 90, 90], 4), last, shifts, has_last=False, by_steps=True
     )
     assert_array_equal(shifts, 0)
     assert_array_equal(positions[2:], 19)
-
-
-def test_what_is_not_a_number_has_not_jumped():
-    positions = np.full((3, 2, 3), 1.0, np.float32)
-    positions[1, 0] = np.nan
-    positions[2, 1] = 19
-    cells = boxes([20, 20, 20, 90, 90, 90], 3)
-    wanted = positions.copy()
-    wanted[2, 1] = -1
-    for apply in (True, False):
-        last, shifts = np.zeros((2, 3)), np.zeros((2, 3), np.int64)
-        made = positions.copy()
-        kernels.follow(made, cells, last, shifts, has_last=False, apply=apply)
-        assert_array_equal(made, wanted if apply else positions)
-        assert_array_equal(shifts, [[0, 0, 0], [1, 1, 1]])
 
 
 @pytest.mark.parametrize("far", [1e12, 1e24, 3e38])
