@@ -142,6 +142,37 @@ def test_permeation_needs_a_middle(adk):
         mdio.map_reduce(adk["dcd"], top=adk["psf"], map=IonPermeation("name CA"))
 
 
+@pytest.mark.parametrize(
+    "program", [IonPermeation("all"), WaterResidence("index 1", around="index 0")]
+)
+def test_frames_without_positions_are_told(tmp_path, program):
+    """As of a TRR with velocities more often than positions: atoms are not somewhere else there."""
+    frames = np.full((4, 2, 3), 1.0)
+    frames[1::2] = np.nan
+    with mdio.Writer(tmp_path / "a.zarr", 2) as writer:
+        writer.write_block(frames, box=[40, 40, 40, 90, 90, 90])
+    universe = mda.Universe.empty(2)
+    with pytest.raises(MdioError, match="no positions"):
+        mdio.map_reduce(tmp_path / "a.zarr", top=universe, map=program)
+    some = mdio.map_reduce(
+        tmp_path / "a.zarr", top=universe, map=program, frames=slice(None, None, 2)
+    )
+    assert some.n_pairs.tolist() == [len(some.keys)] * 2
+
+
+def test_an_ion_without_a_place_is_not_inside(tmp_path):
+    """It crosses the boundary while it is nowhere."""
+    frames = np.full((5, 2, 3), 1.0)
+    frames[3:, 0, 2] = 39
+    frames[2, 0] = np.nan
+    with mdio.Writer(tmp_path / "a.zarr", 2) as writer:
+        writer.write_block(frames, box=[40, 40, 40, 90, 90, 90])
+    universe = mda.Universe.empty(2)
+    result = mdio.map_reduce(tmp_path / "a.zarr", top=universe, map=IonPermeation("all"))
+    assert [STATES[state] for state in result.columns["state"]] == ["above", "below"]
+    assert np.argwhere(result.columns["transitions"]).tolist() == [[0, 4, 0]]
+
+
 def test_no_water_is_near():
     program = WaterResidence(around="index 0", radius=0.1)
     result = mdio.map_reduce(XTC, top=GRO, map=program, frames=[0])

@@ -25,7 +25,7 @@ from mdio.analysis.reducers import Reducer, Stack, check_reducer
 from mdio.analysis.system import System
 from mdio.core.blocks import block_name
 from mdio.core.errors import BlockError, PlanError, error_text
-from mdio.core.frames import FIELDS, AtomIndices, FrameBlock, is_masked
+from mdio.core.frames import FIELDS, AtomIndices, FrameBlock, absent_frames, is_masked
 from mdio.core.options import call_factory
 from mdio.core.signals import raise_received_signal
 from mdio.core.words import did_you_mean, list_text
@@ -374,6 +374,15 @@ def check_rows(
             "as block.positions[:, 0]"
         )
     return array
+
+
+def check_positions(block: FrameBlock) -> None:
+    """Raise ValueError if a frame lacks positions, where its atoms would count as far away."""
+    if absent_frames(block.positions).any():
+        raise ValueError(
+            "a frame has no positions; choose frames that have them (--step, --dt, in Python: "
+            "frames=)"
+        )
 
 
 def check_switch(name: str, value: Any) -> None:

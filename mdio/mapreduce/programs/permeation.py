@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.analysis.kernels.kernel import Kernel, Prepared
+from mdio.analysis.kernels.kernel import Kernel, Prepared, check_positions
 from mdio.analysis.system import System
 from mdio.core.boxes import edges_from_boxes
 from mdio.core.errors import PlanError
@@ -94,7 +94,11 @@ class IonPermeation(Kernel):
 def heights(
     block: FrameBlock, keys: NDArray[np.int64], ions: NDArray[np.int64], around: NDArray[np.int64]
 ) -> Any:
-    """Map a block to the height of each ion above the middle of the slab, angstrom."""
+    """Map a block to the height of each ion above the middle of the slab, angstrom.
+
+    Those that are no numbers are left out.
+    """
+    check_positions(block)
     height = edges_from_boxes(block.box)[:, 2, 2:].astype(np.float64)
     z = block.positions[:, ions, 2].astype(np.float64)
     middle = height / 2
@@ -108,5 +112,5 @@ def heights(
     z -= middle
     with np.errstate(divide="ignore", invalid="ignore"):  # frames without a box
         z -= np.where(height > 0, np.rint(z / height) * height, 0)
-    rows, columns = np.indices(z.shape)
-    return keys[columns.ravel()], rows.ravel(), {"z": z.ravel()}
+    rows, columns = np.nonzero(np.isfinite(z))
+    return keys[columns], rows, {"z": z[rows, columns]}

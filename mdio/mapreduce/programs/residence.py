@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.analysis.kernels.kernel import Kernel, Prepared
+from mdio.analysis.kernels.kernel import Kernel, Prepared, check_positions
 from mdio.analysis.system import System
 from mdio.core.errors import PlanError
 from mdio.core.frames import FrameBlock
@@ -113,6 +113,7 @@ def near(
     radius: float,
 ) -> Any:
     """Map a block to the waters that are near, with the number of them in each frame."""
+    check_positions(block)
     is_near = within(block.positions, block.box, around, water, radius)
     rows, columns = np.nonzero(is_near)
     n_near = np.count_nonzero(is_near, axis=1).astype(np.int32)
