@@ -78,14 +78,14 @@ def virtual_parser(url: str, registry: Any) -> Any:
     with open_layout(path) as layout:
         info = layout.info
         positions = _virtual_array(position_tables(layout), info.n_frames, info.n_atoms)
-        columns, has_box = read_columns(layout), info.has_box
+        columns = read_columns(layout)
 
     class TrajectoryStore(ManifestStore):
         """Adds the columns, which are in memory, to the virtual positions."""
 
         def to_virtual_dataset(self, *args: Any, **options: Any) -> Dataset:
             dataset: Dataset = super().to_virtual_dataset(*args, **options)
-            if has_box:
+            if columns.box.any():
                 dataset["box"] = ("frame", "edge"), columns.box, {"units": "angstrom, degree"}
             return dataset.assign_coords(
                 time=("frame", columns.time, {"units": "ps"}), step=("frame", columns.step)

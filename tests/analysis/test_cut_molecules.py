@@ -86,6 +86,13 @@ def test_frames_that_are_cut_are_told_of(cut, kernel, workers):
     assert named(some.notes) == len([frame for frame in frames if frame % 3 == 0])
 
 
+def test_frames_that_are_cut_behind_a_file_without_a_box(cut):
+    """As behind a structure that is joined as the first frame."""
+    path, frames = cut
+    result = mdio.analyze([DCD, path], top=PSF, kernel="rgyr", select="protein", overlap="keep-all")
+    assert named(result.notes) == len(frames)
+
+
 def of_reference(notes):
     """Return the notes on a reference that the box cuts."""
     return [note for note in notes if "reference" in note and "all" in note]

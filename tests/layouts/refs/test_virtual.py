@@ -113,6 +113,14 @@ def test_an_xtc_is_what_mdanalysis_reads(folder, tmp_path, adk):
         assert found.time[ts.frame] == ts.time
 
 
+def test_boxes_that_the_first_frame_lacks(tmp_path):
+    with mdio.Writer(tmp_path / "a.trr", 20) as writer:
+        for box in ([0] * 6, [30, 31, 32, 90, 90, 90]):
+            writer.write_block(np.ones((1, 20, 3)), box=box)
+    found = opened(tmp_path / "a.trr")
+    assert found.box.values.tolist() == [[0] * 6, [30, 31, 32, 90, 90, 90]]
+
+
 def test_trajectories_are_joined_without_reading_them(folder, tmp_path, adk):
     mdio.convert(adk["xtc"], folder / "more.xtc", start=90)
     parts = [opened(folder / name) for name in ("adk.xtc", "more.xtc")]
