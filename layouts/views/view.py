@@ -72,7 +72,7 @@ def select_frames(
     elif len(frames):
         frames = np.asarray(frames, dtype=np.int64)
         time = read_times(source)[frames]
-        tolerance_ps = _tolerance_ps(time)
+        tolerance_ps = time_tolerance_ps(time)
         keep = np.ones(len(frames), dtype=bool)
         if begin_ps is not None:
             keep &= time >= begin_ps - tolerance_ps
@@ -112,7 +112,7 @@ def clip_runs(
         start, stop = start - n_frames, stop - n_frames
 
 
-def _tolerance_ps(time: NDArray[np.float64]) -> float:
+def time_tolerance_ps(time: NDArray[np.float64]) -> float:
     """Return the difference at which two times count as equal, since files round times.
 
     It is always less than half the spacing of frames, however long the trajectory is.

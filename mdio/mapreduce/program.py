@@ -20,7 +20,7 @@ from mdio.analysis.kernels.kernel import (
 from mdio.core.errors import PlanError
 from mdio.core.words import number_text
 from mdio.layouts.base import Layout
-from mdio.layouts.views.view import FrameNumbers, read_times, select_frames
+from mdio.layouts.views.view import FrameNumbers, read_times, select_frames, time_tolerance_ps
 from mdio.mapreduce.pairs import KeyValuePairs, convert_values
 
 FrameSelector = slice | Sequence[float] | NDArray[Any] | Callable[[NDArray[np.float64]], Any]
@@ -74,7 +74,8 @@ def _frames_of_list(layout: Layout, frames: NDArray[Any], n_frames: int) -> NDAr
         midpoints = (time[order][1:] + time[order][:-1]) / 2
         numbers = order[np.searchsorted(midpoints, frames)]
         spacing = np.diff(time[order])
-        tolerance = max(1e-6, float(np.median(spacing)) / 100 if len(spacing) else 0.0)
+        share = float(np.median(spacing)) / 100 if len(spacing) else 0.0
+        tolerance = max(1e-6, share, time_tolerance_ps(time))
         is_absent = ~(np.abs(time[numbers] - frames) <= tolerance)  # NaN, too
         if is_absent.any():
             raise PlanError(

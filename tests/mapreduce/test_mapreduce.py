@@ -291,6 +291,19 @@ def test_nothing_at_all(adk):
     assert len(found.keys) == 0 and found.columns == {} and found.n_frames == 98
 
 
+def test_times_of_a_list_may_be_rounded(tmp_path):
+    """Far from 0 in a file of float32, by more than a hundredth of the time between frames."""
+    with mdio.Writer(tmp_path / "a.xtc", 1) as writer:
+        writer.write_block(np.zeros((9, 1, 3)), time=100000 + 0.1 * np.arange(9))
+    found = mdio.map_reduce(
+        tmp_path / "a.xtc",
+        map=lambda block: ([0] * block.n_frames, np.arange(block.n_frames), {}),
+        reduce=lambda key, frame, time, values: {"n": len(frame)},
+        frames=[100000.3, 100000.7],
+    )
+    assert found.frame.tolist() == [3, 7]
+
+
 def test_a_program_is_told_all_frames_before_it_reduces(adk):
     class Told(Windows):
         def begin(self, frame, time):
