@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.boxes import shortest_heights, with_lengths_of_open_axes
-from mdio.core.frames import FrameBlock
+from mdio.core.frames import FrameBlock, absent_frames
 from mdio.core.kernels import cut_frames
 from mdio.core.topology import Residues
 from mdio.core.words import MAX_RUNS, plural, runs_text
@@ -149,4 +149,20 @@ class NoCellFinder:
         return (
             f"{len(frames):,} of {plural(n_frames, 'frame')} ({names}) have no unit cell: "
             f"{values_text} those of direct distances, beside those of nearest images in the others"
+        )
+
+
+class NoPositionsFinder:
+    """Finds frames without positions, which a function may take for atoms that are far away."""
+
+    def frames(self, block: FrameBlock) -> NDArray[np.int64]:
+        return np.flatnonzero(absent_frames(block.positions))
+
+    def note(self, frames: Sequence[int], n_frames: int, *, per_frame: bool) -> str:  # noqa: ARG002
+        """Return the note on some of the frames analysed."""
+        names = runs_text(runs_from_indices(np.unique(frames)), MAX_RUNS)
+        return (
+            f"{len(frames):,} of {plural(n_frames, 'frame')} ({names}) have no positions: all "
+            "coordinates there are NaN, which is near to nothing; choose frames that have them "
+            "(--step, --dt)"
         )

@@ -127,20 +127,26 @@ class Plan:
         labels_name_rows = not result.per_frame and n_rows == len(result.labels) != n_columns
         if labels_name_rows and not result.row_labels:  # the reducer made a row of each column
             result.row_labels, result.labels = result.labels, ()
-        doubtful = [frame for timing in result.timings for frame in timing.doubtful_frames]
-        if doubtful and not isinstance(self.source_frames, range):  # a view renumbers frames
-            doubtful = self.frame_numbers[doubtful].tolist()
         notes = [*result.notes, *(note for timing in result.timings for note in timing.notes)]
         notes += [*_notes_on_missing_values(result), *_notes_on_names(result)]
         if result.of_frames is None:  # else they are lags
             lacks_first_frame = bool(result.frame[:1].any())
             notes += notes_on_times(result.time, result.frame, lacks_first_frame=lacks_first_frame)
-        if prepared.doubt_finder is not None and doubtful:
-            notes.append(
-                prepared.doubt_finder.note(doubtful, result.n_frames, per_frame=result.per_frame)
-            )
+        notes += self.notes_on_doubt(result.timings, result.n_frames, per_frame=result.per_frame)
         result.notes = tuple(dict.fromkeys(filter(None, notes)))
         return result
+
+    def notes_on_doubt(
+        self, timings: Sequence[BlockTiming], n_frames: int, *, per_frame: bool = True
+    ) -> tuple[str, ...]:
+        """Return a note on the frames whose values are in doubt, of the blocks of these timings."""
+        finder = self.prepared.doubt_finder
+        doubtful = [frame for timing in timings for frame in timing.doubtful_frames]
+        if finder is None or not doubtful:
+            return ()
+        if not isinstance(self.source_frames, range):  # a view renumbers frames
+            doubtful = self.frame_numbers[doubtful].tolist()
+        return (finder.note(doubtful, n_frames, per_frame=per_frame),)
 
     def add_prepare_nbytes(self, timing: BlockTiming | WorkerTiming) -> None:
         """Add the bytes that were read to prepare to those of a block or worker."""
@@ -265,6 +271,10 @@ class Request:
                 prepared = replace(prepared, doubt_finder=finder)
                 if finder is not None and system.reference is not None:
                     notes += finder.notes_on_reference(*system.reference)
+            elif prepared.doubt_finder is None and "positions" in prepared.fields:
+                from mdio.layouts.cut_molecules import NoPositionsFinder
+
+                prepared = replace(prepared, doubt_finder=NoPositionsFinder())
             notes += tuple(system.notes)
             if self.reducer is not None:
                 keeps_columns = isinstance(self.reducer, Mean | Stack)

@@ -160,6 +160,21 @@ def test_frames_without_positions_are_told(tmp_path, program):
     assert some.n_pairs.tolist() == [len(some.keys)] * 2
 
 
+def test_frames_without_a_cell_among_others_are_told_of(tmp_path):
+    """Of the second of two replicas."""
+    for name, without in (("a.zarr", 0), ("b.zarr", 2)):
+        with mdio.Writer(tmp_path / name, 2) as writer:
+            for frame in range(5):
+                box = [0] * 6 if frame < without else [40, 40, 40, 90, 90, 90]
+                writer.write_block(np.ones((1, 2, 3)), box=box)
+    both = {name: tmp_path / f"{name}.zarr" for name in "ab"}
+    program = WaterResidence("index 1", around="index 0")
+    for frames, n_told in ((None, 1), (slice(2, None), 0)):
+        result = mdio.map_reduce(both, top=mda.Universe.empty(2), map=program, frames=frames)
+        told = [note for note in result.notes if "have no unit cell" in note]
+        assert len(told) == n_told and all("b: 2 of 5 frames (0, 1)" in note for note in told)
+
+
 def test_an_ion_without_a_place_is_not_inside(tmp_path):
     """It crosses the boundary while it is nowhere."""
     frames = np.full((5, 2, 3), 1.0)

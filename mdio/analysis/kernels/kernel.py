@@ -33,7 +33,7 @@ from mdio.layouts.base import atoms_to_array
 from mdio.layouts.registry import load_class
 
 if TYPE_CHECKING:
-    from mdio.layouts.cut_molecules import CutMoleculeFinder, NoCellFinder
+    from mdio.layouts.cut_molecules import CutMoleculeFinder, NoCellFinder, NoPositionsFinder
 
 
 BlockFunction = Callable[[FrameBlock], NDArray[Any]]
@@ -116,8 +116,9 @@ class Prepared:
     is_direct: bool = False
     """Whether no periodic images are taken, though the kernel can, so that molecules have to be
     whole."""
-    doubt_finder: CutMoleculeFinder | NoCellFinder | None = None
-    """Finds frames whose values are in doubt: the box cuts molecules there, or there is none."""
+    doubt_finder: CutMoleculeFinder | NoCellFinder | NoPositionsFinder | None = None
+    """Finds frames whose values are in doubt: the box cuts molecules there, or there is none, or
+    there are no positions."""
     quiet: bool = False
     """Whether the notes of a `SeriesKernel` are left out, since they would be wrong."""
 

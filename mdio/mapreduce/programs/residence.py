@@ -14,6 +14,7 @@ from mdio.analysis.system import System
 from mdio.core.errors import PlanError
 from mdio.core.frames import FrameBlock
 from mdio.core.kernels import within
+from mdio.layouts.cut_molecules import NoCellFinder
 from mdio.mapreduce.results import MapReduceResult
 
 
@@ -61,7 +62,7 @@ class WaterResidence(Kernel):
             water=np.searchsorted(atoms, water),
             radius=self.radius,
         )
-        return Prepared(function, atoms)
+        return Prepared(function, atoms, doubt_finder=NoCellFinder())
 
     def _waters(self, system: System) -> NDArray[np.int64]:
         """Return the atoms of the water; if there are none, the error names the system's waters."""

@@ -585,3 +585,28 @@ def test_a_selection_that_looks_like_a_number_is_text(adk, capsys):
     words = ["analyze", "rmsf", str(adk["xtc"]), "-s", str(adk["psf"])]
     assert main([*words, "--set", "select=3"]) == 2
     assert "cannot select '3'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("workers", [None, 2])
+def test_frames_without_positions_are_told_of(tmp_path, workers):
+    """All comparisons with NaN are false, so that what is counted is too little."""
+    frames = np.ones((9, 2, 3))
+    frames[np.arange(9) % 3 > 0] = np.nan
+    writer = mdio.Writer(tmp_path / "a.zarr", 2, storage=mdio.Storage(chunk_frames=2))
+    with pytest.warns(UserWarning, match="no positions"), writer:
+        writer.write_block(frames, velocities=np.ones((9, 2, 3)))
+    for options, n_told in (({}, 6), ({"start": 1, "stop": 3}, 2), ({"step": 3}, 0)):
+        result = mdio.analyze(
+            tmp_path / "a.zarr", kernel=n_near, fields="positions", workers=workers, **options
+        )
+        told = [note for note in result.notes if "have no positions" in note]
+        assert [int(note.split()[0]) for note in told] == [n_told] * bool(n_told)
+        assert (result.values == 0).sum() == n_told
+    speeds = mdio.analyze(
+        tmp_path / "a.zarr", kernel=lambda block: block.velocities[:, 0], fields="velocities"
+    )
+    assert not speeds.notes
+
+
+def n_near(block):
+    return (np.abs(block.positions[:, :, 0]) < 5).sum(axis=1)
