@@ -313,6 +313,13 @@ MAX_VERSION_OF_OTHERS = 25
 """Other programs write version 24 of CHARMM, and lengths and angles."""
 
 
+TURNED_CELL = (
+    "CHARMM turns oblique cells otherwise than boxes are, of which lengths and angles are read: "
+    "periodic images lie elsewhere, so that --pbc, distances to nearest images and all else that "
+    "goes over the boundary is wrong, as in MDAnalysis; make molecules whole in CHARMM"
+)
+
+
 def boxes_from_cells(cells: NDArray[np.float64], charmm_version: int = 0) -> NDArray[np.float32]:
     """Return the boxes (F, 6) that unit-cell records mean; zeros where there is no cell.
 
@@ -331,16 +338,8 @@ def boxes_from_cells(cells: NDArray[np.float64], charmm_version: int = 0) -> NDA
             return np.array([[a, b, c, alpha, beta, gamma]], np.float32)
     lengths_angles = cells[:, BOX_FROM_CELL]
     angles = lengths_angles[:, 3:]
-    is_charmm_matrix = np.zeros(len(cells), bool)
-    if charmm_version > MAX_VERSION_OF_OTHERS:
-        vectors = cells[:, MATRIX_ORDER]  # which span a cell if all their minors are positive
-        with np.errstate(all="ignore"):
-            minors = [np.linalg.det(vectors[:, :size, :size]) > 0 for size in (1, 2, 3)]
-        is_charmm_matrix = np.all(minors, axis=0)
-    has_cosines = (np.abs(angles) <= 1).all(axis=1) & ~is_charmm_matrix
-    has_matrix = is_charmm_matrix | ~has_cosines & (
-        (lengths_angles < 0).any(axis=1) | (angles > 180).any(axis=1)
-    )
+    has_matrix = are_matrices(cells, charmm_version)
+    has_cosines = (np.abs(angles) <= 1).all(axis=1) & ~has_matrix
     angles[has_cosines] = 90.0 - np.arcsin(angles[has_cosines]) * 90.0 / (np.pi / 2)
     with np.errstate(over="ignore", invalid="ignore"):
         boxes = lengths_angles.astype(np.float32)
@@ -348,6 +347,21 @@ def boxes_from_cells(cells: NDArray[np.float64], charmm_version: int = 0) -> NDA
         boxes[has_matrix] = boxes_from_vectors(cells[has_matrix][:, MATRIX_ORDER])
     boxes[(boxes[:, :3] == 0).all(axis=1)] = 0
     return boxes
+
+
+def are_matrices(cells: NDArray[np.float64], charmm_version: int) -> NDArray[np.bool_]:
+    """Return which cells, (F, 6), are symmetric matrices; see `boxes_from_cells`."""
+    is_charmm_matrix = np.zeros(len(cells), bool)
+    if charmm_version > MAX_VERSION_OF_OTHERS:
+        vectors = cells[:, MATRIX_ORDER]  # which span a cell if all their minors are positive
+        with np.errstate(all="ignore"):
+            minors = [np.linalg.det(vectors[:, :size, :size]) > 0 for size in (1, 2, 3)]
+        is_charmm_matrix = np.all(minors, axis=0)
+    lengths_angles = cells[:, BOX_FROM_CELL]
+    angles = lengths_angles[:, 3:]
+    has_cosines = (np.abs(angles) <= 1).all(axis=1)
+    are_no_lengths = (lengths_angles < 0).any(axis=1) | (angles > 180).any(axis=1)
+    return np.asarray(is_charmm_matrix | ~has_cosines & are_no_lengths)
 
 
 class DCDLayout(NativeLayout):
@@ -384,8 +398,11 @@ class DCDLayout(NativeLayout):
         with np.errstate(all="ignore"):
             times = self._times(np.array([0, n_frames - 1]))
         boxes = np.ones((1, 6), np.float32)
+        notes = self._made_up()
         with suppress(SourceError):  # reading this frame raises it; others may be undamaged
             self._read_records(0, 1, NO_ATOMS, np.empty((1, 0, 3), np.float32), boxes)
+            if boxes.any() and (boxes[:, 3:] != 90).any() and self._has_matrix():
+                notes += (TURNED_CELL,)
         if header.free is not None:
             self._first_frame = np.empty((1, header.n_atoms, 3), np.float32)
             self._read_records(0, 1, None, self._first_frame, np.empty((1, 6), np.float32))
@@ -399,7 +416,7 @@ class DCDLayout(NativeLayout):
             time_last_ps=float(times[1]),
             has_box=bool(boxes.any()),
             nbytes=self._file.nbytes,
-            flaws=Flaws(loss, self._made_up()),
+            flaws=Flaws(loss, notes),
         )
 
     def tables(self) -> Tables:
@@ -461,6 +478,14 @@ class DCDLayout(NativeLayout):
         if dt_ps is not None:
             return float(dt_ps)
         return self._header.delta_ps * self._interval
+
+    def _has_matrix(self) -> bool:
+        """Return whether the cell of the first frame is a matrix."""
+        fields = {"cell": self._fields[0]["cell"]}
+        return any(
+            are_matrices(arrays["cell"]["values"].astype(float), self._header.charmm_version).any()
+            for _, _, arrays in self._file.records(0, 1, fields)
+        )
 
     def _made_up(self) -> tuple[str, ...]:
         dt_ps = self.options.get("dt")

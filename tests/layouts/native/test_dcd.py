@@ -5,15 +5,19 @@ from __future__ import annotations
 import os
 import shutil
 from functools import cache
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from MDAnalysis.lib.formats.libdcd import DCDFile
+from MDAnalysis.lib.mdamath import triclinic_vectors
 from MDAnalysisTests import datafiles
 from suites.native_files import CELLS, made_up, write_dcd
 
+import mdio
 from mdio.layouts.native.dcd import DCDLayout, boxes_from_cells
 from mdio.testing.reading import (
     LayoutReadingTests,
@@ -204,3 +208,32 @@ def test_mdanalysis_is_not_imported(tmp_path):
         f"DCDLayout({str(tmp_path / 'a.dcd')!r}).read(0, 2); assert 'MDAnalysis' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_oblique_cells_of_charmm_are_told_of(tmp_path):
+    """Water over the boundary is as near as it can be by the matrix, and overlaps by the box."""
+    path = Path(datafiles.DCD_TRICLINIC)
+    with DCDFile(str(path)) as file:
+        xx, xy, yy, xz, yz, zz = file.readframes(start=9).unitcell[0]
+    matrix = np.array([[xx, xy, xz], [xy, yy, yz], [xz, yz, zz]])
+    with DCDLayout(path) as layout:
+        block, notes = layout.read(9, 10), layout.notes
+    oxygens = block.positions[0, ::3].astype(float)
+    shifts = np.array([*product((-1, 0, 1), repeat=3)])
+    nearest = []
+    for cell in (matrix, triclinic_vectors(block.box[0]).astype(float)):
+        images = oxygens + (shifts[shifts.any(axis=1)] @ cell)[:, None]
+        nearest.append(np.linalg.norm(images[:, :, None] - oxygens, axis=-1).min())
+    assert nearest[0] > 2.5 and nearest[1] < 1
+    assert len(notes) == 1 and "CHARMM turns oblique cells" in notes[0]
+    mdio.convert(path, tmp_path / "a.zarr")
+    assert "CHARMM turns oblique cells" in mdio.open(tmp_path / "a.zarr").notes[0]
+    for name in ("DCD", "DCD_NAMD_TRICLINIC"):
+        assert not mdio.open(getattr(datafiles, name)).notes
+
+
+def test_a_rectangular_cell_of_charmm_is_as_any_other(tmp_path):
+    cells = np.array([[30, 0, 40, 0, 0, 50]], float)
+    write_dcd(tmp_path / "a.dcd", made_up(1, 7), cells, charmm=41)
+    with DCDLayout(tmp_path / "a.dcd") as layout:
+        assert not layout.notes and layout.read(0, 1).box.tolist() == [[30, 40, 50, 90, 90, 90]]
