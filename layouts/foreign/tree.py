@@ -507,6 +507,10 @@ class ForeignTrajectory(ABC):
         out[...] = np.take_along_axis(values, order[:, :, np.newaxis], axis=1)
 
 
+MAX_TILT = 1e-3
+"""How far a vector of a cell may be from its direction in a box, as a share of its length."""
+
+
 def is_array(node: Any) -> bool:
     """Return whether a node of a tree is an array, not a group."""
     return hasattr(node, "shape")
@@ -571,6 +575,15 @@ class Cells:
                 "cell: it is taken for periodic on all axes",
             )
             aperiodic = ()
+        if has_vectors and n_axes == 3:
+            vectors = np.asarray(edges[0] if per_frame else edges[()])
+            if (np.abs(np.triu(vectors, 1)) > MAX_TILT * np.abs(vectors).max()).any():
+                notes += (
+                    f"{path}: the cell is rotated against x, y and z (a box has its first vector "
+                    "along x, its second in the plane of x and y), and lengths and angles alone "
+                    "are read: periodic images lie elsewhere, so that --pbc and distances to "
+                    "nearest images are wrong, as in MDAnalysis",
+                )
         return cls(edges, per_frame, aperiodic, notes)
 
     def read(self, sampling: MergedFrames, start: int, stop: int) -> NDArray[np.float32]:

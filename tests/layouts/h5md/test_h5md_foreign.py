@@ -6,6 +6,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+from MDAnalysis.lib.mdamath import triclinic_box
 from MDAnalysisTests.datafiles import (
     DCD_TRICLINIC,
     PSF_TRICLINIC,
@@ -13,7 +14,7 @@ from MDAnalysisTests.datafiles import (
     H5MD_malformed,
     H5MD_xvf,
 )
-from numpy.testing import assert_array_equal
+from numpy.testing import assert_allclose, assert_array_equal
 from suites.h5md_cases import make_block
 
 from mdio.core.errors import PlanError, SourceError
@@ -175,6 +176,34 @@ def test_one_cell_for_all_frames(other, form):
     with H5MDLayout(path) as layout:
         assert layout.read(5, 8).box.tolist() == [expected] * 3
         assert layout.info.has_box == (form != "no box")
+
+
+@pytest.mark.parametrize("per_frame", [True, False])
+@pytest.mark.parametrize("rotated", [True, False])
+def test_cells_that_are_rotated_are_told_of(other, rotated, per_frame):
+    """As the primitive cell of a cubic lattice is, often: (0, 5, 5), (5, 0, 5), (5, 5, 0)."""
+    path, block = other
+    vectors = np.full((3, 3), 5.0)
+    vectors[np.triu_indices(3, 1) if not rotated else np.diag_indices(3)] = 0
+
+    def change(_, group):
+        steps, times = (group[f"position/{name}"][:] for name in ("step", "time"))
+        del group["box/edges"]
+        if per_frame:
+            edges = group.create_group("box/edges")
+            edges["step"], edges["time"] = steps, times
+            edges["time"].attrs["unit"] = "ps"
+            edges["value"] = np.repeat(vectors[None], block.n_frames, axis=0)
+            edges["value"].attrs["unit"] = "Angstrom"
+        else:
+            group["box/edges"] = vectors
+            group["box/edges"].attrs["unit"] = "Angstrom"
+
+    edit(path, change)
+    with H5MDLayout(path) as layout:
+        told = [note for note in layout.notes if "rotated against x, y and z" in note]
+        assert len(told) == rotated
+        assert_allclose(layout.read(0, 1).box[0], triclinic_box(*vectors), rtol=1e-6)
 
 
 def test_particle_groups_by_name(other):
