@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from functools import cached_property
 from os import PathLike
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.errors import MdioError, PlanError, SourceError
+from mdio.core.errors import PlanError, SourceError
 from mdio.core.files.store import to_path
 from mdio.core.frames import AtomIndices, FrameBlock
 from mdio.core.topology import Residues, Texts, Topology
@@ -384,13 +383,11 @@ class System:
 
     @property
     def _has_box(self) -> bool:
-        """Whether the first frame has a box, or the last one, as behind a structure without."""
-        info = self.source.info
-        if info.has_box or not info.n_frames:
-            return info.has_box
-        with suppress(MdioError):  # frames that cannot be read are reported later
-            return bool(self.source.read(info.n_frames - 1, info.n_frames, atoms=[]).box.any())
-        return False
+        """Whether the first frame has a box, or the last file, as behind a structure without."""
+        if self.source.info.has_box:
+            return True
+        files = self.source.joined_layouts
+        return len(files) > 1 and files[-1][0].info.has_box
 
     def cut_molecules(self, atoms: AtomIndices | None) -> CutMoleculeFinder | None:
         """Return a finder of frames in which the box cuts molecules; None if there can be none."""
