@@ -10,6 +10,7 @@ namespace {
 
 constexpr int64_t RUN = 192;  // atoms, whose numbers stay in the first-level cache
 constexpr int64_t FIRST_PAIRS = 2;  // with which most parents are ruled out
+constexpr int32_t NEAR_OFFSET = 3;  // farther parents are tried only where they are nearer than those before
 constexpr float MAX_GAIN_BITS = 1.5f;  // bits by which more frames may make a parent better
 constexpr float MAX_RIGID_VARIANCE = 0.4f;  // variance of a length whose ends have been rounded: 1/6
 constexpr float MAX_RIGID_VARIANCE_OF_FEW = 0.5f; // the same, of fewer pairs than there are
@@ -31,6 +32,15 @@ constexpr float OUTSIDE = 1e12f;  // coordinate of the missing atoms before the 
 struct Places {
     alignas(64) float at[MAX_PAIRS][3][MAX_OFFSET + RUN];
     alignas(64) float moved[MAX_PAIRS][3][MAX_OFFSET + RUN];
+
+    // Of atoms from those `offset` before them.
+    MDIO_INLINE Floats squared_distance(int64_t k, int64_t i, int64_t offset) const {
+        const auto less = [&](const float* of) __attribute__((always_inline)) {
+            return load(of + i) - load(of + i - offset);
+        };
+        const Floats x = less(at[k][0]), y = less(at[k][1]), z = less(at[k][2]);
+        return x * x + y * y + z * z;
+    }
 };
 
 template <bool are_moved>
@@ -135,26 +145,28 @@ struct Model {
 // `offsets_tried`: bit k for the atom k before each.
 MDIO_INLINE void model_atoms(const Places& p, int64_t n, float max_variance, int64_t at, uint32_t offsets_tried,
                              AtomModels& models, int64_t to) {
-    const int64_t i = MAX_OFFSET + at, first_n = std::min(n, FIRST_PAIRS);
+    const int64_t i = MAX_OFFSET + at;
     Ints sum{};
     for (int64_t k = 0; k < n; ++k)
         sum = plus(sum, bits_of(magnitude(load(p.moved[k][0] + i)) + magnitude(load(p.moved[k][1] + i)) +
                                 magnitude(load(p.moved[k][2] + i)) + 0.7f));
     Floats size = log2_from(sum, n), cost = bits_of_three(size) - CHANCE_BITS;
     Floats spread = Floats{} + 1.0f, length{}, rigid_length = Floats{} + MAX_RIGID_LENGTH;
+    Floats nearest = Floats{} + OUTSIDE * OUTSIDE;
     Ints kind = Ints{} + int(TIME), offsets{}, rigid_offset{}, rigid{};
     for (int32_t offset = 1; offset <= int32_t(MAX_OFFSET); ++offset) {
         if (!(offsets_tried >> offset & 1)) continue;
-        Pair pair;
-        for (int64_t k = 0; k < first_n; ++k) pair.add(p, k, i, offset);
         Floats penalty{};
-        if (first_n < n && offsets_tried == ALL_OFFSETS) {  // of a few parents, most are useful
-            const Model model(pair, first_n);
-            penalty = model.variance < MAX_RIGID_VARIANCE_OF_FIRST ? Floats{} : model.cost;
-            if (!any_lane(penalty < cost + MAX_GAIN_BITS ? Ints{} + 1 : Ints{})) continue;
-            penalty = penalty < cost + MAX_GAIN_BITS ? Floats{} : Floats{} + NEVER_BITS;
+        if (offsets_tried == ALL_OFFSETS) {
+            const Floats square = p.squared_distance(0, i, offset);
+            if (offset > NEAR_OFFSET) {
+                if (!any_lane(square < nearest ? Ints{} + 1 : Ints{})) continue;
+                penalty = square < nearest ? Floats{} : Floats{} + NEVER_BITS;
+            }
+            nearest = smaller(nearest, square);
         }
-        for (int64_t k = first_n; k < n; ++k) pair.add(p, k, i, offset);
+        Pair pair;
+        for (int64_t k = 0; k < n; ++k) pair.add(p, k, i, offset);
         const Model model(pair, n);
         const Floats found = model.cost + penalty, limit = cost - 0.1f;
         offsets = found < limit ? Ints{} + offset : offsets;
@@ -205,11 +217,7 @@ MDIO_INLINE bool has_lengths(const Places& p, int64_t n_pairs, int64_t at, uint3
             if (!(offsets_tried >> offset & 1)) continue;
             Ints is_off{};
             for (int64_t k = 0; k < n_pairs; ++k) {
-                const auto less = [&](const float* of) __attribute__((always_inline)) {
-                    return load(of + i) - load(of + i - offset);
-                };
-                const Floats ux = less(p.at[k][0]), uy = less(p.at[k][1]), uz = less(p.at[k][2]);
-                const Floats off = magnitude(root(ux * ux + uy * uy + uz * uz) - length);
+                const Floats off = magnitude(root(p.squared_distance(k, i, offset)) - length);
                 is_off |= off < MAX_ROUNDED ? Ints{} : Ints{} + 1;
             }
             are_off = rigid_offset == offset ? is_off : are_off;
