@@ -129,7 +129,7 @@ class Keys {
     std::vector<Key> all;
     std::vector<Mean> squared_lengths, others;
     uint16_t number(Key key) {
-        uint16_t& last = last_[key * 0x9E3779B97F4A7C15u >> 58];  // the likely number
+        uint16_t& last = last_[key * 0x9E3779B97F4A7C15u >> 55];  // the likely number
         if (size_t(last) < all.size() && all[last] == key) return last;
         const auto position = std::find(all.begin(), all.end(), key);
         last = uint16_t(position - all.begin());
@@ -138,7 +138,7 @@ class Keys {
     }
 
   private:
-    uint16_t last_[64] = {};
+    uint16_t last_[512] = {};
 };
 
 struct KeyChoice {
@@ -278,25 +278,27 @@ std::vector<uint8_t> merge_keys(const KeyChoice& choice, int64_t min_atoms, std:
 
 // Sets the lengths of atoms of SWING, in a byte each.
 void set_lengths(const AtomModels& models, Chunk& chunk) {
-    std::vector<std::pair<uint32_t, uint32_t>> ranges(chunk.classes.size(), {UINT32_MAX, 0});
-    const auto sixteenths = [&](size_t i) {
-        return uint32_t(std::min(models.length[models.of(i)], 4000.0f) * 16.0f + 0.5f);
-    };
-    chunk.atoms.lengths.assign(size_t(chunk.n_atoms), 0);
-    for (size_t i = 0; i < size_t(chunk.n_atoms); ++i) {
+    const auto n_atoms = size_t(chunk.n_atoms), n_classes = chunk.classes.size();
+    std::vector<uint16_t> sixteenths(n_atoms);
+    for (size_t i = 0; i < n_atoms; ++i)
+        sixteenths[i] = uint16_t(std::min(models.length[models.of(i)], 4000.0f) * 16.0f + 0.5f);
+    std::vector<uint16_t> shortest(n_classes, UINT16_MAX), longest(n_classes, 0);
+    for (size_t i = 0; i < n_atoms; ++i) {
         const uint8_t c = chunk.atoms.classes[i];
-        if (chunk.classes[c].kind != SWING) continue;
-        ranges[c] = {std::min(ranges[c].first, sixteenths(i)), std::max(ranges[c].second, sixteenths(i))};
+        shortest[c] = std::min(shortest[c], sixteenths[i]), longest[c] = std::max(longest[c], sixteenths[i]);
     }
-    for (size_t c = 0; c < chunk.classes.size(); ++c) {
+    std::vector<uint8_t> shifts(n_classes, 16);  // which leaves nothing of a length
+    for (size_t c = 0; c < n_classes; ++c) {
         if (chunk.classes[c].kind != SWING) continue;
-        chunk.classes[c].length = ranges[c].first;
-        chunk.classes[c].shift = 0;
-        while ((ranges[c].second - ranges[c].first) >> chunk.classes[c].shift > 255) ++chunk.classes[c].shift;
+        chunk.classes[c].length = shortest[c];
+        shifts[c] = 0;
+        while ((longest[c] - shortest[c]) >> shifts[c] > 255) ++shifts[c];
+        chunk.classes[c].shift = shifts[c];
     }
-    for (size_t i = 0; i < size_t(chunk.n_atoms); ++i) {
-        const Class& c = chunk.classes[chunk.atoms.classes[i]];
-        if (c.kind == SWING) chunk.atoms.lengths[i] = uint8_t((sixteenths(i) - c.length) >> c.shift);
+    chunk.atoms.lengths.resize(n_atoms);
+    for (size_t i = 0; i < n_atoms; ++i) {
+        const uint8_t c = chunk.atoms.classes[i];
+        chunk.atoms.lengths[i] = uint8_t((sixteenths[i] - shortest[c]) >> shifts[c]);
     }
 }
 

@@ -14,23 +14,35 @@ MDIO_INLINE __m128i vector_at(const int32_t* row, const Place& place) {
 }  // namespace
 #endif
 
-void load_vectors(const int32_t* row, const Place* places, int64_t n_slots, Vectors& to) {
+std::vector<int32_t> groups_along_row(const std::vector<Place>& places, int64_t n_atoms) {
+    constexpr int64_t RUN = 512;  // atoms, whose part of a row stays in the first-level cache
+    const auto run_of = [&](size_t slot) { return size_t(places[slot].atom / (3 * RUN)); };
+    std::vector<int32_t> begins(size_t(n_atoms / RUN + 2)), groups(places.size() / GROUP);
+    for (size_t slot = 0; slot < places.size(); slot += GROUP) ++begins[run_of(slot) + 1];
+    for (size_t run = 1; run < begins.size(); ++run) begins[run] += begins[run - 1];
+    for (size_t slot = 0; slot < places.size(); slot += GROUP) groups[size_t(begins[run_of(slot)]++)] = int32_t(slot);
+    return groups;
+}
+
+void load_vectors(const int32_t* row, const Place* places, const std::vector<int32_t>& groups, Vectors& to) {
     int32_t *x = to.axes[0].data(), *y = to.axes[1].data(), *z = to.axes[2].data();
 #if MDIO_X86
-    for (int64_t i = 0; i < n_slots; i += 4) {  // a multiple of GROUP
-        const auto a = vector_at(row, places[i]), b = vector_at(row, places[i + 1]);
-        const auto c = vector_at(row, places[i + 2]), d = vector_at(row, places[i + 3]);
-        const auto ab = _mm_unpacklo_epi32(a, b), cd = _mm_unpacklo_epi32(c, d);
-        const auto last = _mm_unpacklo_epi64(_mm_unpackhi_epi32(a, b), _mm_unpackhi_epi32(c, d));
-        _mm_storeu_si128(reinterpret_cast<__m128i*>(x + i), _mm_unpacklo_epi64(ab, cd));
-        _mm_storeu_si128(reinterpret_cast<__m128i*>(y + i), _mm_unpackhi_epi64(ab, cd));
-        _mm_storeu_si128(reinterpret_cast<__m128i*>(z + i), last);
-    }
+    for (const int32_t group : groups)
+        for (int64_t i = group; i < group + GROUP; i += 4) {
+            const auto a = vector_at(row, places[i]), b = vector_at(row, places[i + 1]);
+            const auto c = vector_at(row, places[i + 2]), d = vector_at(row, places[i + 3]);
+            const auto ab = _mm_unpacklo_epi32(a, b), cd = _mm_unpacklo_epi32(c, d);
+            const auto last = _mm_unpacklo_epi64(_mm_unpackhi_epi32(a, b), _mm_unpackhi_epi32(c, d));
+            _mm_storeu_si128(reinterpret_cast<__m128i*>(x + i), _mm_unpacklo_epi64(ab, cd));
+            _mm_storeu_si128(reinterpret_cast<__m128i*>(y + i), _mm_unpackhi_epi64(ab, cd));
+            _mm_storeu_si128(reinterpret_cast<__m128i*>(z + i), last);
+        }
 #else
     int32_t* const axes[3] = {x, y, z};
-    for (int64_t i = 0; i < n_slots; ++i)
-        for (int axis = 0; axis < 3; ++axis)
-            axes[axis][i] = int32_t(uint32_t(row[places[i].atom + axis]) - uint32_t(row[places[i].parent + axis]));
+    for (const int32_t group : groups)
+        for (int64_t i = group; i < group + GROUP; ++i)
+            for (int axis = 0; axis < 3; ++axis)
+                axes[axis][i] = int32_t(uint32_t(row[places[i].atom + axis]) - uint32_t(row[places[i].parent + axis]));
 #endif
 }
 

@@ -47,6 +47,7 @@ class Encoder {
         before_.fit(chunk_.n_slots());
         for (int64_t i = 0; i < n_atoms; ++i)
             atom_places_[size_t(chunk_.slots[size_t(i)])] = {int32_t(3 * i), 3 * chunk_.parents[size_t(i)]};
+        groups_ = groups_along_row(atom_places_, n_atoms);
     }
 
     // Returns whether all frames have integers.
@@ -98,7 +99,7 @@ class Encoder {
   private:
     void load(const int32_t* row) {
         std::swap(now_, before_);
-        load_vectors(row, atom_places_.data(), int64_t(atom_places_.size()), now_);
+        load_vectors(row, atom_places_.data(), groups_, now_);
     }
 
     // Computes the numbers of up to BLOCK atoms of a class, and their symbols.
@@ -287,6 +288,7 @@ class Encoder {
     EncoderMemory& memory_;
     Vectors &now_, &before_;
     std::vector<Place> atom_places_;  // of slots
+    std::vector<int32_t> groups_;  // in the order in which their vectors are loaded
     NumberBuffers numbers_;
     std::vector<std::vector<uint32_t>> counts_;  // of each class
 };

@@ -106,8 +106,10 @@ struct Contexts {
 struct Place {
     int32_t atom, parent;
 };
-// Fills the vectors of all slots of a frame.
-void load_vectors(const int32_t* row, const Place* places, int64_t n_slots, Vectors& to);
+// The first slots of groups, about in the order of their atoms: in this order a row is read from its begin to its end.
+std::vector<int32_t> groups_along_row(const std::vector<Place>& places, int64_t n_atoms);
+// Fills the vectors of groups of a frame.
+void load_vectors(const int32_t* row, const Place* places, const std::vector<int32_t>& groups, Vectors& to);
 // Counts symbols in two halves of `counts`: by streams where each has one context, else by tables.
 constexpr size_t n_counts(Kind kind) { return 2 * 256 * size_t(kind < SPHERE ? STREAMS : tables_of(kind)); }
 void count(Kind kind, const uint16_t* const symbols[STREAMS], int64_t n, uint32_t* counts);
