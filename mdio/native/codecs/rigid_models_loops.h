@@ -9,12 +9,9 @@ namespace mdio::rigid {
 namespace {
 
 constexpr int64_t RUN = 192;  // atoms, whose numbers stay in the first-level cache
-constexpr int64_t FIRST_PAIRS = 2;  // with which most parents are ruled out
 constexpr int32_t NEAR_OFFSET = 3;  // farther parents are tried only where they are nearer than those before
-constexpr float MAX_GAIN_BITS = 1.5f;  // bits by which more frames may make a parent better
 constexpr float MAX_RIGID_VARIANCE = 0.4f;  // variance of a length whose ends have been rounded: 1/6
 constexpr float MAX_RIGID_VARIANCE_OF_FEW = 0.5f; // the same, of fewer pairs than there are
-constexpr float MAX_RIGID_VARIANCE_OF_FIRST = 1.0f;  // the same, of the first pairs
 constexpr float CHANCE_BITS = 2.0f;  // bits that one of many parents may gain in few frames
 constexpr uint32_t ALL_OFFSETS = (2u << MAX_OFFSET) - 2;  // parents that may be tried, a bit each
 constexpr int64_t MIN_RUNS = 8;  // runs of atoms, of the first of which all parents are tried; the number
@@ -26,50 +23,51 @@ constexpr int64_t MAX_OTHERS = 3;  // groups of a run that do not share models; 
 constexpr float MIN_SIZE = 5.3f;  // of atoms whose models others may have: slower ones keep their speeds
 constexpr float MAX_ROUNDED = 2.0f;  // by how much rounding may change a rigid length
 constexpr float NEVER_BITS = 1e9f;
-constexpr float OUTSIDE = 1e12f;  // coordinate of the missing atoms before the first
+constexpr float OUTSIDE = 1e11f;  // coordinate of the missing atoms before the first; the sign alternates
 
-// Coordinates of a run of atoms and of their possible parents, relative to the first, and displacements.
+// Coordinates of a run of atoms and of their possible parents in some frames, relative to the first atom.
 struct Places {
-    alignas(64) float at[MAX_PAIRS][3][MAX_OFFSET + RUN];
-    alignas(64) float moved[MAX_PAIRS][3][MAX_OFFSET + RUN];
+    int64_t n_frames = 0;
+    bool follows[2 * MAX_PAIRS];  // whether a frame and the one before it here are a pair
+    alignas(64) float at[2 * MAX_PAIRS][3][MAX_OFFSET + RUN];
 
     // Of atoms from those `offset` before them.
-    MDIO_INLINE Floats squared_distance(int64_t k, int64_t i, int64_t offset) const {
+    MDIO_INLINE Floats squared_distance(int64_t f, int64_t i, int64_t offset) const {
         const auto less = [&](const float* of) __attribute__((always_inline)) {
             return load(of + i) - load(of + i - offset);
         };
-        const Floats x = less(at[k][0]), y = less(at[k][1]), z = less(at[k][2]);
+        const Floats x = less(at[f][0]), y = less(at[f][1]), z = less(at[f][2]);
         return x * x + y * y + z * z;
     }
 };
 
-template <bool are_moved>
+// Adds a frame to the places of atoms begin:end. `first`: the first of them in some frame.
 MDIO_LANES_TARGET
-void load_run(const FramePairs& pairs, int64_t n_pairs, int64_t begin, Places& places) {
-    const int64_t n = std::min(RUN, pairs.n_atoms - begin), n_before = begin ? MAX_OFFSET : 0;
+void add_frame(const int32_t* row, const int32_t* first, int64_t begin, int64_t end, bool follows, Places& places) {
+    const uint32_t x = uint32_t(first[0]), y = uint32_t(first[1]), z = uint32_t(first[2]);
+    auto* at = places.at[places.n_frames];
+    places.follows[places.n_frames++] = follows;
+    for (int axis = 0; begin == 0 && axis < 3; ++axis)
+        std::fill_n(at[axis], MAX_OFFSET, places.n_frames % 2 ? OUTSIDE : -OUTSIDE);
+    const int64_t n_before = begin ? MAX_OFFSET : 0, n = end - begin;
+    const int32_t* from = row + 3 * (begin - n_before);
+    for (int64_t to = MAX_OFFSET - n_before; to < MAX_OFFSET + n; ++to, from += 3) {
+        at[0][to] = float(int32_t(uint32_t(from[0]) - x));
+        at[1][to] = float(int32_t(uint32_t(from[1]) - y));
+        at[2][to] = float(int32_t(uint32_t(from[2]) - z));
+    }
+    for (int axis = 0; axis < 3; ++axis) std::fill(at[axis] + MAX_OFFSET + n, at[axis] + MAX_OFFSET + RUN, 0.0f);
+}
+
+// Fills the places of a run with pairs of frames, of which some share a frame.
+inline void load_pairs(const FramePairs& pairs, int64_t n_pairs, int64_t begin, Places& places) {
+    const int64_t end = std::min(begin + RUN, pairs.n_atoms);
+    const int32_t* first = pairs.now[0] + 3 * begin;
+    places.n_frames = 0;
     for (int64_t k = 0; k < n_pairs; ++k) {
-        const int32_t* now = pairs.now[k] + 3 * (begin - n_before);
-        const int32_t* before = pairs.before[k] + 3 * (begin - n_before);
-        const uint32_t x = uint32_t(now[0]), y = uint32_t(now[1]), z = uint32_t(now[2]);
-        auto *at = places.at[k], *moved = places.moved[k];
-        for (int axis = 0; begin == 0 && axis < 3; ++axis) {
-            std::fill_n(at[axis], MAX_OFFSET, OUTSIDE);
-            std::fill_n(moved[axis], MAX_OFFSET, OUTSIDE);
-        }
-        for (int64_t i = 0; i < n + n_before; ++i) {
-            const int64_t to = MAX_OFFSET - n_before + i;
-            at[0][to] = float(int32_t(uint32_t(now[3 * i]) - x));
-            at[1][to] = float(int32_t(uint32_t(now[3 * i + 1]) - y));
-            at[2][to] = float(int32_t(uint32_t(now[3 * i + 2]) - z));
-            if (!are_moved) continue;
-            moved[0][to] = float(int32_t(uint32_t(now[3 * i]) - uint32_t(before[3 * i])));
-            moved[1][to] = float(int32_t(uint32_t(now[3 * i + 1]) - uint32_t(before[3 * i + 1])));
-            moved[2][to] = float(int32_t(uint32_t(now[3 * i + 2]) - uint32_t(before[3 * i + 2])));
-        }
-        for (int axis = 0; axis < 3; ++axis) {
-            std::fill(at[axis] + MAX_OFFSET + n, at[axis] + MAX_OFFSET + RUN, 0.0f);
-            std::fill(moved[axis] + MAX_OFFSET + n, moved[axis] + MAX_OFFSET + RUN, 0.0f);
-        }
+        if (k == 0 || pairs.before[k] != pairs.now[k - 1])
+            add_frame(pairs.before[k], first, begin, end, false, places);
+        add_frame(pairs.now[k], first, begin, end, true, places);
     }
 }
 
@@ -91,40 +89,42 @@ MDIO_INLINE bool any_lane(const Ints& x) {
     return all != 0;
 }
 
-// Sums over pairs of frames for an atom and a possible parent.
-struct Pair {
-    Ints moved{}, apart{};  // logarithms
-    Floats first{}, off{}, square{};  // first squared length; sums of deviations from it and of their squares
+// Sums over frames for atoms and their possible parents.
+struct Sums {
+    Ints moved{}, apart{};  // logarithms, of each pair of frames
+    Floats first, off{}, square{};  // first squared length; sums of deviations from it and of their squares
 
-    MDIO_INLINE void add(const Places& p, int64_t k, int64_t i, int64_t offset) {
-        const auto less = [&](const float* of) __attribute__((always_inline)) {
-            return load(of + i) - load(of + i - offset);
-        };
-        const Floats ux = less(p.at[k][0]), uy = less(p.at[k][1]), uz = less(p.at[k][2]);
-        const Floats vx = less(p.moved[k][0]), vy = less(p.moved[k][1]), vz = less(p.moved[k][2]);
-        moved = plus(moved, bits_of(magnitude(vx) + magnitude(vy) + magnitude(vz) + 0.7f));
-        apart = plus(apart, bits_of(magnitude(ux) + magnitude(uy) + magnitude(uz) + 0.7f));
-        const Floats now = ux * ux + uy * uy + uz * uz;
-        const Floats px = ux - vx, py = uy - vy, pz = uz - vz;
-        const Floats before = px * px + py * py + pz * pz;
-        if (k == 0) first = now;
-        const Floats a = now - first, b = before - first;
-        off += a + b;
-        square += a * a + b * b;
+    MDIO_INLINE Sums(const Places& p, int64_t i, int64_t offset) {
+        Floats x{}, y{}, z{};
+        for (int64_t f = 0; f < p.n_frames; ++f) {
+            const auto less = [&](const float* of) __attribute__((always_inline)) {
+                return load(of + i) - load(of + i - offset);
+            };
+            const Floats ux = less(p.at[f][0]), uy = less(p.at[f][1]), uz = less(p.at[f][2]);
+            const Floats now = ux * ux + uy * uy + uz * uz;
+            if (f == 0) first = now;
+            off += now - first;
+            square += (now - first) * (now - first);
+            if (p.follows[f]) {
+                moved = plus(moved, bits_of(magnitude(ux - x) + magnitude(uy - y) + magnitude(uz - z) + 0.7f));
+                apart = plus(apart, bits_of(magnitude(ux) + magnitude(uy) + magnitude(uz) + 0.7f));
+            }
+            x = ux, y = uy, z = uz;
+        }
     }
 };
 
-// The cheapest kind for that parent, from `n` pairs of frames.
+// The cheapest kind for that parent, from some frames and `n` pairs of them.
 struct Model {
     Floats cost, size, length, variance, spread;
     Ints kind;
 
-    MDIO_INLINE Model(const Pair& pair, int64_t n) {
-        const Floats moved = log2_from(pair.moved, n), apart = log2_from(pair.apart, n);
-        const float share = 0.5f / float(n);
-        const Floats mean_off = pair.off * share, mean = positive(pair.first + mean_off);
+    MDIO_INLINE Model(const Sums& sums, int64_t n_frames, int64_t n) {
+        const Floats moved = log2_from(sums.moved, n), apart = log2_from(sums.apart, n);
+        const float share = 1.0f / float(n_frames);
+        const Floats mean_off = sums.off * share, mean = positive(sums.first + mean_off);
         length = root(mean);
-        variance = (pair.square * share - mean_off * mean_off) * 0.25f / (mean + 1.0f);
+        variance = (sums.square * share - mean_off * mean_off) * 0.25f / (mean + 1.0f);
         const Floats floor = Floats{} + 0.15f;
         spread = root(variance > floor ? variance : floor);
         const Floats in_time = bits_of_three(moved), in_space = bits_of_three(apart);
@@ -147,9 +147,12 @@ MDIO_INLINE void model_atoms(const Places& p, int64_t n, float max_variance, int
                              AtomModels& models, int64_t to) {
     const int64_t i = MAX_OFFSET + at;
     Ints sum{};
-    for (int64_t k = 0; k < n; ++k)
-        sum = plus(sum, bits_of(magnitude(load(p.moved[k][0] + i)) + magnitude(load(p.moved[k][1] + i)) +
-                                magnitude(load(p.moved[k][2] + i)) + 0.7f));
+    for (int64_t f = 1; f < p.n_frames; ++f) {
+        const auto less = [&](int axis) __attribute__((always_inline)) {
+            return magnitude(load(p.at[f][axis] + i) - load(p.at[f - 1][axis] + i));
+        };
+        if (p.follows[f]) sum = plus(sum, bits_of(less(0) + less(1) + less(2) + 0.7f));
+    }
     Floats size = log2_from(sum, n), cost = bits_of_three(size) - CHANCE_BITS;
     Floats spread = Floats{} + 1.0f, length{}, rigid_length = Floats{} + MAX_RIGID_LENGTH;
     Floats nearest = Floats{} + OUTSIDE * OUTSIDE;
@@ -165,9 +168,7 @@ MDIO_INLINE void model_atoms(const Places& p, int64_t n, float max_variance, int
             }
             nearest = smaller(nearest, square);
         }
-        Pair pair;
-        for (int64_t k = 0; k < n; ++k) pair.add(p, k, i, offset);
-        const Model model(pair, n);
+        const Model model(Sums(p, i, offset), p.n_frames, n);
         const Floats found = model.cost + penalty, limit = cost - 0.1f;
         offsets = found < limit ? Ints{} + offset : offsets;
         kind = found < limit ? model.kind : kind;
@@ -204,8 +205,8 @@ inline uint32_t useful_offsets(const AtomModels& models, int64_t begin, int64_t 
     return n_rare > MAX_RARE_USES ? ALL_OFFSETS : all;
 }
 
-// Whether a group of a run has the rigid lengths of the group at `from`, in the first pairs of frames.
-MDIO_INLINE bool has_lengths(const Places& p, int64_t n_pairs, int64_t at, uint32_t offsets_tried,
+// Whether a group of a run has the rigid lengths of the group at `from`, in some frames.
+MDIO_INLINE bool has_lengths(const Places& p, int64_t at, uint32_t offsets_tried,
                              const AtomModels& models, int64_t from) {
     Ints differ{};
     for (int64_t lane = 0; lane < GROUP; lane += LANES) {
@@ -216,8 +217,8 @@ MDIO_INLINE bool has_lengths(const Places& p, int64_t n_pairs, int64_t at, uint3
         for (int32_t offset = 1; offset <= int32_t(MAX_OFFSET); ++offset) {
             if (!(offsets_tried >> offset & 1)) continue;
             Ints is_off{};
-            for (int64_t k = 0; k < n_pairs; ++k) {
-                const Floats off = magnitude(root(p.squared_distance(k, i, offset)) - length);
+            for (int64_t f = 0; f < p.n_frames; ++f) {
+                const Floats off = magnitude(root(p.squared_distance(f, i, offset)) - length);
                 is_off |= off < MAX_ROUNDED ? Ints{} : Ints{} + 1;
             }
             are_off = rigid_offset == offset ? is_off : are_off;
@@ -245,7 +246,6 @@ inline bool is_common(const AtomModels& models, int64_t begin, uint32_t offsets_
 MDIO_LANES_TARGET
 int64_t share_models(const FramePairs& pairs, int64_t begin, int64_t n, uint32_t offsets_tried, Places& places,
                      AtomModels& models) {
-    const int64_t n_pairs = std::min(pairs.n, FIRST_PAIRS);
     int64_t n_others = 0;
     for (int64_t at = 0; at < n; at += GROUP) {
         const size_t from = models.of(size_t(begin + at - REPEAT));
@@ -254,11 +254,13 @@ int64_t share_models(const FramePairs& pairs, int64_t begin, int64_t n, uint32_t
         n_others += !may_share;
     }
     if (n_others > MAX_OTHERS) return n_others;
-    load_run<false>(pairs, n_pairs, begin, places);
+    places.n_frames = 0;
+    for (const int32_t* row : {pairs.now[0], pairs.now[pairs.n - 1]})  // far from each other
+        add_frame(row, row + 3 * begin, begin, begin + n, false, places);
     for (int64_t at = 0; at < n; at += GROUP) {
         size_t& from = models.shared[size_t(begin + at) / GROUP];
         const bool is_own = from == size_t(begin + at);
-        if (is_own || has_lengths(places, n_pairs, at, offsets_tried, models, int64_t(from))) continue;
+        if (is_own || has_lengths(places, at, offsets_tried, models, int64_t(from))) continue;
         from = size_t(begin + at);
         ++n_others;
     }
@@ -283,7 +285,7 @@ void find_models(const FramePairs& pairs, AtomModels& models) {
         }
         const int64_t n_pairs = offsets_tried == ALL_OFFSETS ? pairs.n : pairs.n_for_solvent;
         const float max_variance = n_pairs < pairs.n ? MAX_RIGID_VARIANCE_OF_FEW : MAX_RIGID_VARIANCE;
-        load_run<true>(pairs, n_pairs, begin, places);
+        load_pairs(pairs, n_pairs, begin, places);
         for (int64_t at = 0; at < n; at += LANES)
             if (models.has_own(size_t(begin + at)))
                 model_atoms(places, n_pairs, max_variance, at, offsets_tried, models, begin + at);

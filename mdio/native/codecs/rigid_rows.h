@@ -19,7 +19,7 @@ class Rows {
         const int64_t n_frames = positions.n_frames;
         kept_rows_.assign(size_t(n_frames), nullptr);
         const int64_t n_pairs = std::min(n_frames - 1, MAX_PAIRS);
-        const bool is_short = n_frames < 2 * MAX_PAIRS;  // pairs share frames
+        const bool is_short = n_frames < 2 * MAX_PAIRS;
         pairs_ = {n_pairs, is_short ? std::min(n_pairs, SOLVENT_PAIRS) : n_pairs, positions.n_atoms};
         int64_t n_kept = 1;  // the first row is for frames that are not kept
         const auto keep = [&](int64_t f) {
@@ -27,9 +27,9 @@ class Rows {
             return row ? row : row = quantised(f, n_kept++);
         };
         for (int64_t k = 0; k < pairs_.n; ++k) {
-            // The first two pairs are far from each other.
-            const int64_t half = std::max<int64_t>(1, pairs_.n / 2), at = k == 1 ? half : k == half ? 1 : k;
-            const int64_t f = 1 + at * (n_frames - 1) / pairs_.n;
+            // In short chunks pairs share frames, at the begin and at the end.
+            const int64_t in_short = k < (n_pairs + 1) / 2 ? 1 + k : n_frames - n_pairs + k;
+            const int64_t f = is_short ? in_short : 1 + k * (n_frames - 1) / n_pairs;
             pairs_.before[k] = keep(f - 1), pairs_.now[k] = keep(f);
             if (!pairs_.before[k] || !pairs_.now[k]) return false;
         }
