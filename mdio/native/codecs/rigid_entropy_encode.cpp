@@ -156,7 +156,7 @@ EntropyCoder::EntropyCoder(const Chunk& chunk) : chunk_(chunk), tables_(chunk.cl
 const uint8_t* EntropyCoder::encode(const CodedFrame& coded, bool is_key, int64_t begin, int64_t end,
                              std::vector<uint8_t>& buffer) const {
     // A symbol takes a word at most; stores are of whole vectors.
-    buffer.resize(size_t(2 * STREAMS * chunk_.n_atoms + 4 * chunk_.lanes + 16));
+    buffer.resize(size_t(2 * STREAMS * chunk_.n_atoms + 4 * chunk_.lanes + 32));
     EncoderState encoding{{}, buffer.data() + buffer.size()};
     std::fill_n(encoding.states, MAX_LANES, MIN_STATE);
     auto encode_stream = encode_plain;
