@@ -1,6 +1,7 @@
 // The description of a chunk as bytes: classes, frequencies of their symbols, class and parent of each atom.
 #include <algorithm>
 #include <array>
+#include <cstring>
 
 #include "memory.h"
 #include "rigid.h"
@@ -51,32 +52,29 @@ void put_frequencies(std::string& to, const Frequencies& all) {
     to.append(bytes, size_t(end - bytes));
 }
 
-Frequencies read_frequencies(Reader& from, uint32_t bits) {
+// Reads frequencies, and fills their decoding table of 1 << bits entries, eight at a time; up to seven are written
+// after the last.
+constexpr uint32_t PADDING = 7;
+typedef uint32_t FourEntries __attribute__((vector_size(16)));
+void read_table(Reader& from, uint32_t bits, uint32_t* to) {
     const uint32_t first = from.byte(), last = from.byte();
     if (first > last || last >= ESCAPE) fail("symbols of a chunk are out of range");
-    Frequencies all{};
-    uint32_t sum = 0;
+    const uint32_t* const end = to + (1u << bits);
     const auto read_one = [&](uint32_t s) {
-        const uint32_t n = all[s] = from.read_short();
+        const uint32_t n = from.read_short();
         if (n >= 1u << 12) fail("the frequency of a symbol is out of range");
-        sum += n;
+        if (n > end - to) fail("the frequencies of symbols do not sum up");
+        FourEntries four = FourEntries{0, 1u << 20, 2u << 20, 3u << 20} + (s | n << 8);
+        for (uint32_t i = 0; i < n; i += 8, four += 4u << 20) {
+            std::memcpy(to + i, &four, sizeof four);
+            four += 4u << 20;
+            std::memcpy(to + i + 4, &four, sizeof four);
+        }
+        to += n;
     };
     for (uint32_t s = first; s <= last; ++s) read_one(s);
     read_one(ESCAPE);
-    if (sum != 1u << bits) fail("the frequencies of symbols do not sum up");
-    return all;
-}
-
-// Fills a decoding table of 1 << bits entries, four at a time; up to three are written after the last.
-constexpr uint32_t PADDING = 3;
-uint32_t* put_table(uint32_t* to, const Frequencies& frequencies) {
-    for (uint32_t s = 0; s < 256; ++s) {
-        const uint32_t n = frequencies[s], entry = s | n << 8;
-        for (uint32_t i = 0; i < n; i += 4)
-            for (uint32_t k = 0; k < 4; ++k) to[i + k] = entry | (i + k) << 20;
-        to += n;
-    }
-    return to;
+    if (to != end) fail("the frequencies of symbols do not sum up");
 }
 
 Class read_class(Reader& from) {
@@ -97,15 +95,14 @@ Class read_class(Reader& from) {
         c.widths[size_t(axis)] = uint8_t(from.byte());
         if (c.widths[size_t(axis)] > 32) fail("vectors of the first frame have too many bits");
     }
-    size_t size = PADDING;
-    c.frequencies.reserve(tables_of(c.kind));
-    for (uint32_t t = 0; t < tables_of(c.kind); ++t) {
-        c.frequencies.push_back(read_frequencies(from, bits_of(c.kind, t)));
-        size += size_t(1) << bits_of(c.kind, t);
-    }
-    c.tables.resize(size);
+    size_t size = 0;
+    for (uint32_t t = 0; t < tables_of(c.kind); ++t) size += size_t(1) << bits_of(c.kind, t);
+    c.tables.resize(size + PADDING);
     uint32_t* to = c.tables.data();
-    for (const Frequencies& frequencies : c.frequencies) to = put_table(to, frequencies);
+    for (uint32_t t = 0; t < tables_of(c.kind); ++t) {
+        read_table(from, bits_of(c.kind, t), to);
+        to += 1u << bits_of(c.kind, t);
+    }
     return c;
 }
 
