@@ -10,7 +10,20 @@ namespace mdio::rigid {
 namespace {
 
 constexpr int64_t RUN = 512;  // atoms, whose rows stay in the first-level cache
-constexpr int64_t ROW = 8;  // numbers: x, y, z and a zero of one frame, and of the other
+constexpr int64_t BEFORE = 256;  // rows that are kept: parents are nearer; behind them is that of the origin
+constexpr int64_t ROW = 8;  // numbers with AVX2: x, y, z and a zero of one frame, and of the other
+
+using Row = uint32_t __attribute__((vector_size(16)));  // x, y, z and a zero
+using IntRow = int32_t __attribute__((vector_size(16)));
+using FloatRow = float __attribute__((vector_size(16)));
+using DoubleRow = double __attribute__((vector_size(32)));
+
+MDIO_INLINE FloatRow decoded(const Xtc& code, const Row& q) {
+    return __builtin_convertvector(IntRow(q), FloatRow) * code.inverse * 10.0f;
+}
+MDIO_INLINE FloatRow decoded(const Step& code, const Row& q) {
+    return __builtin_convertvector(__builtin_convertvector(IntRow(q), DoubleRow) * code.step, FloatRow);
+}
 
 #if MDIO_X86
 
@@ -63,13 +76,7 @@ MDIO_INLINE void rows_of(const Vectors* const frames[FRAMES_AT_ONCE], int64_t sl
 
 CoordinateWriter::CoordinateWriter(const Chunk& chunk, int64_t n_atoms) : chunk_(chunk), n_atoms_(n_atoms) {
     const size_t n_classes = chunk.classes.size();
-    if (!has_avx2()) {
-        rows_.resize(size_t(3 * n_atoms + 3));
-        return;
-    }
-    uint8_t max_offset = 0;
-    for (size_t i = 0; i < size_t(n_atoms); ++i) max_offset = std::max(max_offset, chunk.atoms.parent_offsets[i]);
-    max_offset_ = max_offset;
+    if (!has_avx2()) return;
     places_.resize(size_t(n_atoms));
     counts_.resize(size_t((n_atoms + RUN - 1) / RUN) * n_classes);
     vectors_.resize(size_t(ROW * (RUN + 4 * int64_t(n_classes) + 1)));
@@ -95,13 +102,12 @@ template <class Code>
 MDIO_TARGET("avx2")
 void CoordinateWriter::write_avx2(const Vectors* const frames[FRAMES_AT_ONCE], const Code& code_given,
                                   char* const to[FRAMES_AT_ONCE]) {
-    constexpr int64_t BEFORE = 256;  // rows before a run: the origin, and possible parents
     const Code code = code_given;
     const size_t n_classes = chunk_.classes.size();
     int32_t* vectors = vectors_.data();
     while (reinterpret_cast<uintptr_t>(vectors) % 32) ++vectors;
-    alignas(32) int32_t rows[ROW * (BEFORE + RUN)];
-    std::fill_n(rows, ROW, 0);  // no parent lies before the first atom
+    alignas(32) int32_t rows[ROW * (BEFORE + 1)];
+    std::fill_n(rows + ROW * BEFORE, ROW, 0);
     char buffers[FRAMES_AT_ONCE][12 * RUN + 4];
     std::vector<int64_t> next;  // of each class: slots
     for (const Class& c : chunk_.classes) next.push_back(c.begin);
@@ -121,8 +127,8 @@ void CoordinateWriter::write_avx2(const Vectors* const frames[FRAMES_AT_ONCE], c
         char* out[FRAMES_AT_ONCE];
         for (int k = 0; k < FRAMES_AT_ONCE; ++k) out[k] = to[k] && !is_last ? to[k] + 12 * begin : buffers[k];
         for (int64_t i = 0; i < n; ++i) {
-            const int64_t parent = parent_offsets[i] ? BEFORE + i - parent_offsets[i] : 0;
-            auto* row = reinterpret_cast<__m256i*>(rows) + BEFORE + i;
+            const int64_t at = begin + i, offset = parent_offsets[i], parent = offset ? (at - offset) & (BEFORE - 1) : BEFORE;
+            auto* row = reinterpret_cast<__m256i*>(rows) + (at & (BEFORE - 1));
             const auto vector = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(vectors) + places[i]);
             const auto x = _mm256_add_epi32(vector, reinterpret_cast<const __m256i*>(rows)[parent]);
             _mm256_store_si256(row, x);
@@ -133,9 +139,6 @@ void CoordinateWriter::write_avx2(const Vectors* const frames[FRAMES_AT_ONCE], c
         }
         for (int k = 0; is_last && k < FRAMES_AT_ONCE; ++k)
             if (to[k]) std::memcpy(to[k] + 12 * begin, buffers[k], size_t(12 * n));
-        const int64_t begin_kept = BEFORE - max_offset_;
-        if (!is_last)
-            std::memcpy(rows + ROW * begin_kept, rows + ROW * (begin_kept + RUN), size_t(4 * ROW * max_offset_));
     }
 }
 #endif
@@ -143,16 +146,18 @@ void CoordinateWriter::write_avx2(const Vectors* const frames[FRAMES_AT_ONCE], c
 template <class Code>
 void CoordinateWriter::write_plain(const Vectors& vectors, const Code& code, char* to) {
     const int32_t *x = vectors.axes[0].data(), *y = vectors.axes[1].data(), *z = vectors.axes[2].data();
-    uint32_t* row = rows_.data() + 3;
-    for (int64_t i = 0; i < n_atoms_; ++i, row += 3) {
-        const int64_t offset = chunk_.atoms.parent_offsets[size_t(i)];
-        const uint32_t* parent = offset ? row - 3 * offset : rows_.data();
-        const auto slot = size_t(chunk_.slots[size_t(i)]);
-        row[0] = parent[0] + uint32_t(x[slot]);
-        row[1] = parent[1] + uint32_t(y[slot]);
-        row[2] = parent[2] + uint32_t(z[slot]);
+    const int32_t* slots = chunk_.slots.data();
+    const uint8_t* parent_offsets = chunk_.atoms.parent_offsets.data();
+    Row rows[BEFORE + 1] = {};
+    for (int64_t i = 0; i < n_atoms_; ++i) {
+        const int64_t slot = slots[i], offset = parent_offsets[i];
+        const Row vector = {uint32_t(x[slot]), uint32_t(y[slot]), uint32_t(z[slot]), 0};
+        const Row row = vector + rows[offset ? (i - offset) & (BEFORE - 1) : BEFORE];
+        rows[i & (BEFORE - 1)] = row;
+        const FloatRow floats = decoded(code, row);
+        // Four bytes too many, but for the last atom.
+        std::memcpy(to + 12 * i, &floats, i + 1 < n_atoms_ ? sizeof floats : 12);
     }
-    decode_row(rows_.data() + 3, 3 * n_atoms_, code, to);
 }
 
 template <class Code>

@@ -22,12 +22,11 @@ class CoordinateWriter {
     void write_avx2(const Vectors* const frames[FRAMES_AT_ONCE], const Code& code, char* const to[FRAMES_AT_ONCE]);
 
     const Chunk& chunk_;
-    int64_t n_atoms_, max_offset_ = 0;  // of a parent, in atoms
-    // Of runs of atoms: how many are of each class, and the place of each atom's vector among those
+    int64_t n_atoms_;
+    // With AVX2, of runs of atoms: how many are of each class, and the place of each atom's vector among those
     // of its run, which are sorted by classes that begin at multiples of 4.
     std::vector<uint16_t> counts_, places_;
     std::vector<int32_t> vectors_;
-    std::vector<uint32_t> rows_;  // without AVX2: the origin, then all atoms
 };
 
 }  // namespace mdio::rigid
