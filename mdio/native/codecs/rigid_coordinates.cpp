@@ -70,6 +70,24 @@ MDIO_INLINE void rows_of(const Vectors* const frames[FRAMES_AT_ONCE], int64_t sl
     }
 }
 
+// Adds an atom's vector to the row of its parent, and returns the sum of both frames.
+MDIO_TARGET("avx2")
+MDIO_INLINE __m256 add_up(__m256i* rows, int64_t at, int64_t parent_offset, __m256i vector) {
+    const int64_t parent = parent_offset ? (at - parent_offset) & (BEFORE - 1) : BEFORE;
+    const auto sum = _mm256_add_epi32(vector, rows[parent]);
+    rows[at & (BEFORE - 1)] = sum;
+    return _mm256_castsi256_ps(sum);
+}
+
+// Stores four coordinates of each frame, from number `at` on.
+template <class Code>
+MDIO_TARGET("avx2")
+MDIO_INLINE void put(const Code& code, __m256 q, char* const to[FRAMES_AT_ONCE], int64_t at) {
+    const auto floats = decoded(code, _mm256_castps_si256(q));
+    _mm_storeu_ps(reinterpret_cast<float*>(to[0] + 4 * at), _mm256_castps256_ps128(floats));
+    _mm_storeu_ps(reinterpret_cast<float*>(to[1] + 4 * at), _mm256_extractf128_ps(floats, 1));
+}
+
 #endif
 
 }  // namespace
@@ -104,11 +122,12 @@ void CoordinateWriter::write_avx2(const Vectors* const frames[FRAMES_AT_ONCE], c
                                   char* const to[FRAMES_AT_ONCE]) {
     const Code code = code_given;
     const size_t n_classes = chunk_.classes.size();
-    int32_t* vectors = vectors_.data();
-    while (reinterpret_cast<uintptr_t>(vectors) % 32) ++vectors;
-    alignas(32) int32_t rows[ROW * (BEFORE + 1)];
-    std::fill_n(rows + ROW * BEFORE, ROW, 0);
-    char buffers[FRAMES_AT_ONCE][12 * RUN + 4];
+    int32_t* numbers = vectors_.data();
+    while (reinterpret_cast<uintptr_t>(numbers) % 32) ++numbers;
+    const auto* vectors = reinterpret_cast<const __m256i*>(numbers);
+    __m256i rows[BEFORE + 1];
+    rows[BEFORE] = _mm256_setzero_si256();
+    char* const out[FRAMES_AT_ONCE] = {to[0], to[1] ? to[1] : to[0]};
     std::vector<int64_t> next;  // of each class: slots
     for (const Class& c : chunk_.classes) next.push_back(c.begin);
     const uint16_t* counts = counts_.data();
@@ -116,29 +135,30 @@ void CoordinateWriter::write_avx2(const Vectors* const frames[FRAMES_AT_ONCE], c
         const int64_t n = std::min(RUN, n_atoms_ - begin);
         int64_t place = 0;
         for (size_t c = 0; c < n_classes; ++c) {
-            rows_of(frames, next[c], counts[c], vectors + ROW * place);
+            rows_of(frames, next[c], counts[c], numbers + ROW * place);
             next[c] += counts[c];
             place += (counts[c] + 3) / 4 * 4;
         }
         const uint16_t* places = places_.data() + begin;
         const uint8_t* parent_offsets = chunk_.atoms.parent_offsets.data() + begin;
-        // Stores write four bytes too many, for which there is no room after the last atom.
-        const bool is_last = begin + n == n_atoms_;
-        char* out[FRAMES_AT_ONCE];
-        for (int k = 0; k < FRAMES_AT_ONCE; ++k) out[k] = to[k] && !is_last ? to[k] + 12 * begin : buffers[k];
-        for (int64_t i = 0; i < n; ++i) {
-            const int64_t at = begin + i, offset = parent_offsets[i], parent = offset ? (at - offset) & (BEFORE - 1) : BEFORE;
-            auto* row = reinterpret_cast<__m256i*>(rows) + (at & (BEFORE - 1));
-            const auto vector = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(vectors) + places[i]);
-            const auto x = _mm256_add_epi32(vector, reinterpret_cast<const __m256i*>(rows)[parent]);
-            _mm256_store_si256(row, x);
-            const auto floats = decoded(code, x);
-            if (i % 4 == 0) __builtin_prefetch(out[0] + 12 * i + 1024, 1), __builtin_prefetch(out[1] + 12 * i + 1024, 1);
-            _mm_storeu_ps(reinterpret_cast<float*>(out[0] + 12 * i), _mm256_castps256_ps128(floats));
-            _mm_storeu_ps(reinterpret_cast<float*>(out[1] + 12 * i), _mm256_extractf128_ps(floats, 1));
+        const int64_t n_fours = n / 4 * 4;
+        for (int64_t i = 0; i < n_fours; i += 4) {
+            const int64_t at = begin + i;
+            for (char* frame : out) __builtin_prefetch(frame + 12 * at + 1024, 1);
+            __m256 x[4];
+            for (int64_t k = 0; k < 4; ++k) x[k] = add_up(rows, at + k, parent_offsets[i + k], vectors[places[i + k]]);
+            // The zeros between the atoms of a frame are left out.
+            put(code, _mm256_blend_ps(x[0], _mm256_permute_ps(x[1], 0x00), 0x88), out, 3 * at);
+            put(code, _mm256_shuffle_ps(x[1], x[2], 0x49), out, 3 * at + 4);
+            const auto y_z = _mm256_permute_ps(x[3], 0x90);
+            put(code, _mm256_blend_ps(y_z, _mm256_permute_ps(x[2], 0x02), 0x11), out, 3 * at + 8);
         }
-        for (int k = 0; is_last && k < FRAMES_AT_ONCE; ++k)
-            if (to[k]) std::memcpy(to[k] + 12 * begin, buffers[k], size_t(12 * n));
+        for (int64_t i = n_fours; i < n; ++i) {
+            const auto x = add_up(rows, begin + i, parent_offsets[i], vectors[places[i]]);
+            float both[ROW];
+            _mm256_storeu_ps(both, decoded(code, _mm256_castps_si256(x)));
+            for (int k = 0; k < FRAMES_AT_ONCE; ++k) std::memcpy(out[k] + 12 * (begin + i), both + 4 * k, 12);
+        }
     }
 }
 #endif

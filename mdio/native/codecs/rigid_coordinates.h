@@ -10,8 +10,8 @@ class CoordinateWriter {
   public:
     // For the first `n_atoms` atoms of a chunk.
     CoordinateWriter(const Chunk& chunk, int64_t n_atoms);
-    // Fills these atoms of two frames (or twice the same one), one after the other, where `to` is not
-    // null.
+    // Fills these atoms of two frames, one after the other. Where there is one, `frames` has it twice, and the second
+    // of `to` is null.
     template <class Code>
     void write(const Vectors* const frames[FRAMES_AT_ONCE], const Code& code, char* const to[FRAMES_AT_ONCE]);
 

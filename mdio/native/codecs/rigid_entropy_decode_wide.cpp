@@ -86,6 +86,7 @@ MDIO_INLINE void decode_frames(const Block& block, const FrameStream* in) {
     for (; i + MAX_LANES <= b.n && has_words(lanes[0], frames[0]) &&
            has_words(lanes[n_frames - 1], frames[n_frames - 1]);
          i += MAX_LANES)
+#pragma GCC unroll 2
         for (int k = 0; k < n_frames; ++k)
             decode_step<with_contexts, false>(lanes[k], b, frames[k].contexts + i, MAX_LANES, frames[k].symbols + i);
     for (int k = 0; k < n_frames; ++k) {
