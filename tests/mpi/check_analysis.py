@@ -11,11 +11,14 @@ import numpy as np
 from mpi4py import MPI
 
 import mdio
+from mdio.analysis import ranks
 from mdio.analysis.kernels.geometry import RMSF
 from mdio.analysis.kernels.kernel import UserKernel
 from mdio.analysis.reducers import Histogram, Mean
 from mdio.core.errors import BlockError, PlanError, SourceError
+from mdio.core.files.index import load_index
 from mdio.core.timing import timing_record
+from mdio.core.xtc import scan
 from mdio.layouts.segments.layout import SegmentsLayout
 from mdio.parallel import GATHERS
 from mdio.parallel.sleeping import allgather, bcast
@@ -225,6 +228,22 @@ def check_failures_are_everybodys():
             else:
                 raise AssertionError("nobody raised")
         same(mdio.analyze(DCD, kernel=mdio.RMSD(), executor=executor), serial(kernel=mdio.RMSD()))
+
+
+def check_files_over_a_network_are_indexed_in_parts():
+    """By all ranks, before one opens them."""
+    path = FOLDER / f"indexed on {SIZE}.xtc"
+    if RANK == 0:
+        mdio.convert(DCD, path, force=True)
+    bcast(COMM, None)
+    before, ranks.is_on_network = ranks.is_on_network, lambda path: path.suffix == ".xtc"
+    try:
+        ranks.index_together([DCD, path], COMM)
+    finally:
+        ranks.is_on_network = before
+    if RANK == 0:
+        stored = load_index(path, None)  # which is not called
+        np.testing.assert_array_equal(stored.offsets, scan(path).offsets)
 
 
 def check_a_wrong_gather():

@@ -16,6 +16,7 @@ from suites.outputs import as_options
 
 import mdio
 from mdio.cli.main import main
+from mdio.converters import append as append_module
 from mdio.converters.append import Comparison
 from mdio.converters.convert import prepare
 from mdio.converters.options import ConversionOptions
@@ -217,6 +218,29 @@ def test_the_continuation_wins_unless_asked(tmp_path):
     with pytest.raises(PlanError, match=r"overlap is 'keep_first' \(did you mean 'keep-first'"):
         mdio.append(tmp_path / "3.xtc", tmp_path / "None.zarr", overlap="keep_first")
     assert files(tmp_path / "None.zarr") == before
+
+
+def test_of_a_source_that_has_not_changed_some_frames_are_compared(tmp_path, whole, monkeypatch):
+    """Evenly spread, with the first and last that both have; of one that has changed, all."""
+    compared = []
+    blocks_equal = Comparison._blocks_equal
+
+    def counted(comparison, old, new):
+        compared.extend(new.time.tolist())
+        return blocks_equal(comparison, old, new)
+
+    monkeypatch.setattr(Comparison, "_blocks_equal", counted)
+    monkeypatch.setattr(append_module, "COMPARED_NBYTES", 1)
+    monkeypatch.setattr(append_module, "MIN_COMPARED", 4)
+    out = tmp_path / "out.zarr"
+    mdio.convert(whole, out, stop=31)
+    mdio.append(whole, out)
+    assert_same(out, whole)
+    assert compared == [0, 20, 40, 60]
+    compared.clear()
+    mdio.convert(write(tmp_path / "1.xtc", range(31)), out, force=True)
+    mdio.append(whole, out)
+    assert compared == (2.0 * np.arange(31)).tolist()
 
 
 def test_a_note_says_which_file_has_a_frame_already(tmp_path):
