@@ -186,8 +186,8 @@ XTC_PRECISION = 0.01
 """Step in angstrom where neither the source nor the user has one: 1/1000 nm, as everywhere."""
 _ROUNDING_NOTE = (
     f"xtc rounds positions to {XTC_PRECISION:g} angstrom: unmoved ones from an XTC with this step "
-    f"stay as they are, others are off by at most {XTC_PRECISION / 2:g}; --precision STEP takes "
-    "another step"
+    f"stay as they are, others are off by at most {XTC_PRECISION / 2:g}, besides what single "
+    "precision rounds; --precision STEP takes another step"
 )
 
 
