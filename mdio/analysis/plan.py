@@ -146,7 +146,8 @@ class Plan:
             return ()
         if not isinstance(self.source_frames, range):  # a view renumbers frames
             doubtful = self.frame_numbers[doubtful].tolist()
-        return (finder.note(doubtful, n_frames, per_frame=per_frame),)
+        note = finder.note(doubtful, n_frames, per_frame=per_frame)
+        return (note,) if note else ()
 
     def add_prepare_nbytes(self, timing: BlockTiming | WorkerTiming) -> None:
         """Add the bytes that were read to prepare to those of a block or worker."""

@@ -272,11 +272,12 @@ class BlockWork:
                 timing.slowest_read_s, slowest_run = read_s, run
             timing.nbytes_source += reads.nbytes_source - source_nbytes
             timing.nbytes_cache += reads.nbytes_cache - cache_nbytes
-            times[n_done : n_done + len(run)] = frames.time  # before a kernel may change them
-            self._compute(item, frames, run, collector)
+            # Before a kernel may change them:
+            times[n_done : n_done + len(run)] = frames.time
             if self.prepared.doubt_finder is not None:
                 doubtful = self.prepared.doubt_finder.frames(frames)
                 timing.doubtful_frames += [run[row] for row in doubtful]
+            self._compute(item, frames, run, collector)
             timing.t_comp_s += watch.lap()
             n_done += len(run)
             timing.nbytes_read += frames.nbytes

@@ -461,12 +461,10 @@ class MapReduceJob:
             n_pairs[first : first + len(block.n_pairs)] = block.n_pairs
         notes = [*self.program.notes, *(note for plan in plans for note in plan.notes)]
         notes += [note for timing in timings for note in timing.notes]
-        firsts = [*self.frames.firsts.tolist(), len(self.frames.frame_numbers)]
-        for (label, plan), (first, end) in zip(
-            self.plans.items(), itertools.pairwise(firsts), strict=True
-        ):
-            own_timings = [self.blocks[n].timing for n in sorted(self.blocks) if first <= n < end]
-            doubts = plan.notes_on_doubt(own_timings, end - first)
+        edges = np.append(self.frames.firsts, len(n_pairs))
+        bounds = itertools.pairwise(np.searchsorted(sorted(self.blocks), edges).tolist())
+        for (label, plan), (first, end) in zip(self.plans.items(), bounds, strict=True):
+            doubts = plan.notes_on_doubt(timings[first:end], len(plan.frames))
             notes += [f"{label}: {note}" if labels else note for note in doubts]
         return MapReduceResult(
             keys=table.keys,
