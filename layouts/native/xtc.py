@@ -124,6 +124,8 @@ def _read_headers(
 
 N_SAMPLED = 16
 """Frames that are read to find out whether all have one precision."""
+MAX_RATIO_ERROR = 1e-6
+"""Relative error of the ratio of two precisions, which are float32."""
 
 
 class XTCLayout(ScannedLayout):
@@ -177,13 +179,12 @@ class XTCLayout(ScannedLayout):
         self._find_frames(read_header(self.path).n_atoms, scan)
         precisions = self._precisions()
         precision = max(precisions, default=None)
-        others = [other for other in precisions if precision and precision % other]
-        if precision and others:
-            steps = [f"{NM_TO_ANGSTROM / steps_per_nm:.3g}" for steps_per_nm in others]
+        uneven = [other for other in precisions if precision and not _is_multiple(precision, other)]
+        if precision and uneven:
             self._precision_note = (
-                f"{self.path}: some frames are rounded to {' and '.join(steps)} angstrom, which is "
-                f"no multiple of the {NM_TO_ANGSTROM / precision:.3g} of others: an XTC that is "
-                "written from it rounds them again; h5md and zarr keep them"
+                f"{self.path}: some frames are rounded to {NM_TO_ANGSTROM / uneven[0]:.3g} "
+                f"angstrom, which is no multiple of the {NM_TO_ANGSTROM / precision:.3g} of "
+                "others: an XTC that is written from it rounds them again; h5md and zarr keep them"
             )
         return self._read_properties(
             compression=None if precision is None else "xtc",
@@ -218,6 +219,12 @@ class XTCLayout(ScannedLayout):
         n_threads = self.options.get("n_threads", 1)
         read_frames(self._file, self._index, start, stop, *out, atoms, n_threads)
         block.box[...] = boxes_from_vectors(vectors_nm, scale=NM_TO_ANGSTROM)
+
+
+def _is_multiple(finer: float, coarser: float) -> bool:
+    """Return whether one precision is a multiple of another, but for their rounding to float32."""
+    ratio = finer / coarser
+    return abs(ratio - round(ratio)) < MAX_RATIO_ERROR * ratio
 
 
 @dataclass(frozen=True)

@@ -77,15 +77,15 @@ def xtc_of_steps(path, *steps):
 
 
 def test_the_finest_precision_of_an_xtc_is_kept(tmp_path):
-    path = xtc_of_steps(tmp_path / "md.xtc", 0.1, 0.001)
+    path = xtc_of_steps(tmp_path / "md.xtc", 0.1, 0.003, 0.001)
     with mdio.open(path) as layout:
         assert layout.info.precision == pytest.approx(0.001)
         assert layout.notes == ()
-        expected = layout.read(0, 2).positions
+        expected = layout.read(0, 3).positions
     for name in ("o.xtc", "o.zarr", "o.h5md"):
         mdio.convert(path, tmp_path / name)
         with mdio.open(tmp_path / name) as layout:
-            np.testing.assert_allclose(layout.read(0, 2).positions, expected, atol=1e-5)
+            np.testing.assert_allclose(layout.read(0, 3).positions, expected, atol=1e-5)
 
 
 def test_precisions_that_one_step_does_not_keep(tmp_path):
