@@ -28,7 +28,7 @@ from mdio.core.topology import Residues, Topology, find_molecules
 from mdio.core.topology import select as select_stored
 from mdio.core.words import MAX_RUNS, plural, runs_text
 from mdio.layouts.base import FormatFacts, Layout, StoredTimes, atom_indices
-from mdio.layouts.cut_molecules import CutMoleculeFinder
+from mdio.layouts.cut_molecules import CutMoleculeFinder, has_box
 from mdio.layouts.manifest import runs_from_indices, stored_transformation
 from mdio.layouts.plan import LayoutPlan
 from mdio.layouts.registry import open_layout
@@ -748,7 +748,7 @@ def notes_on_cut(
     if so, also check all kept atoms, whose bonds may be missing.
     """
     source, transform = transformed.source, transformed.prepare_transform(output_atoms)
-    if not source.info.has_box:
+    if not has_box(source):
         return []
     manifest, notes = source.joined_layouts[0][0].manifest, list[str]()
     was_rotated = stored_transformation(manifest, "fit") == ROT_TRANS

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,9 @@ from mdio.core.kernels import cut_frames
 from mdio.core.topology import Residues
 from mdio.core.words import MAX_RUNS, plural, runs_text
 from mdio.layouts.manifest import runs_from_indices
+
+if TYPE_CHECKING:
+    from mdio.layouts.base import Layout
 
 MAX_CHAIN_DISTANCE = 8.0
 """Largest distance of successive atoms within a residue, or of neighbouring residues, angstrom."""
@@ -43,6 +47,11 @@ RESIDUES_UNKNOWN = (
     "frames may be cut, or fewer: to know, give -s/--top FILE and a selection (in Python: top=, "
     "select=)"
 )
+
+
+def has_box(source: Layout) -> bool:
+    """Return whether the first frame has a box, or the last file, as behind a structure without."""
+    return source.info.has_box or source.joined_layouts[-1][0].info.has_box
 
 
 @dataclass(frozen=True)

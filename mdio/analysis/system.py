@@ -381,20 +381,12 @@ class System:
             )
         return False
 
-    @property
-    def _has_box(self) -> bool:
-        """Whether the first frame has a box, or the last file, as behind a structure without."""
-        if self.source.info.has_box:
-            return True
-        files = self.source.joined_layouts
-        return len(files) > 1 and files[-1][0].info.has_box
-
     def cut_molecules(self, atoms: AtomIndices | None) -> CutMoleculeFinder | None:
         """Return a finder of frames in which the box cuts molecules; None if there can be none."""
-        if not self._has_box:
-            return None
-        from mdio.layouts.cut_molecules import CutMoleculeFinder
+        from mdio.layouts.cut_molecules import CutMoleculeFinder, has_box
 
+        if not has_box(self.source):
+            return None
         residues, is_rotated = self.residues(atoms), self.is_superposed
         if residues is None and is_rotated and not self.is_whole:
             self.notes.append(

@@ -89,8 +89,11 @@ def test_frames_that_are_cut_are_told_of(cut, kernel, workers):
 def test_frames_that_are_cut_behind_a_file_without_a_box(cut):
     """As behind a structure that is joined as the first frame."""
     path, frames = cut
-    result = mdio.analyze([DCD, path], top=PSF, kernel="rgyr", select="protein", overlap="keep-all")
+    options = {"top": PSF, "kernel": "rgyr", "select": "protein", "overlap": "keep-all"}
+    result = mdio.analyze([DCD, path], **options)
     assert named(result.notes) == len(frames)
+    result = mdio.analyze([DCD, path], **options, fit="translation", fit_select=CA)
+    assert any("atoms that are fitted in" in note for note in result.notes)
 
 
 def of_reference(notes):
