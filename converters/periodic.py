@@ -335,6 +335,8 @@ class TransformedLayout(Layout):
         self.load_universe: Callable[[], Any] | None = None
         """Returns the Universe of the topology, in place of ``top``."""
         self._crossings: Crossings | None = None
+        self._counted: Crossings | None = None
+        """Those of the last run whose crossings were counted alone."""
         manifests = (file.manifest for file in source.file_layouts() if pbc and transform is None)
         if ROT_TRANS in (stored_transformation(manifest, "fit") for manifest in manifests):
             raise PlanError(
@@ -417,7 +419,7 @@ class TransformedLayout(Layout):
         transform: Transform | None = self.options["transform"]
         if transform is None or not transform.has_output_atoms(atoms):
             transform = self.options["transform"] = self._plan_transform(atoms)
-            self._crossings = None
+            self._crossings = self._counted = None
         return transform
 
     def _plan_transform(self, atoms: AtomIndices | None) -> Transform:
@@ -590,7 +592,8 @@ class TransformedLayout(Layout):
         counted_frame = max((frame for frame in shifts if frame <= start), default=0)
         crossings = self._crossings
         if crossings is None or not counted_frame <= crossings.frame <= start:
-            crossings = self._crossings = self._new_crossings(counted_frame, transform)
+            crossings = self._new_crossings(counted_frame, transform, crossings)
+            self._crossings = crossings
             if counted_frame:
                 crossings.shifts[:] = unpack_shifts(shifts[counted_frame]).reshape(-1, 3)
         return self._advance(crossings, start, transform)
@@ -600,10 +603,13 @@ class TransformedLayout(Layout):
         read_atoms = transform.read_atoms
         return self.source.info.n_atoms if read_atoms is None else len(read_atoms)
 
-    def _new_crossings(self, frame: int, transform: Transform) -> Crossings:
+    def _new_crossings(
+        self, frame: int, transform: Transform, known: Crossings | None
+    ) -> Crossings:
         """Return crossings that begin with a frame, none before.
 
-        Atoms that are at no finite place there come from where they were last.
+        Atoms that are at no finite place there come from where they were last. This is searched
+        for backwards, up to the frames of `known`.
         """
         n_atoms = self.n_read(transform)
         crossings = Crossings(
@@ -615,6 +621,9 @@ class TransformedLayout(Layout):
         )
         lost, earlier = np.arange(n_atoms if frame else 0), frame
         while len(lost) and earlier >= 0:
+            if known is not None and known.frame == earlier + 1:
+                crossings.last[lost] = known.last[lost]
+                break
             block = self._source_frames(earlier, earlier + 1, transform)
             is_found = np.isfinite(block.positions[0, lost]).all(axis=1)
             if earlier < frame:
@@ -636,7 +645,8 @@ class TransformedLayout(Layout):
         """Return how often atoms cross boundaries from one frame to another, packed."""
         start, stop = run
         transform: Transform = self.options["transform"]
-        crossings = self._advance(self._new_crossings(start, transform), stop + 1, transform)
+        crossings = self._new_crossings(start, transform, self._counted)
+        self._counted = self._advance(crossings, stop + 1, transform)
         return pack_shifts(crossings.shifts)
 
 

@@ -14,6 +14,7 @@ from suites.outputs import as_options
 
 import mdio
 from mdio.cli.main import main
+from mdio.converters.periodic import TransformedLayout, unpack_shifts
 from mdio.converters.strategies.conversion import Conversion
 from mdio.core.boxes import vectors_from_boxes
 from mdio.core.errors import PlanError
@@ -198,6 +199,29 @@ def test_frames_without_positions_hide_no_jumps(tmp_path, pbc, workers):
     expected = np.where(lost[:, :, np.newaxis], np.nan, walk - walk[0] + walk[0] % 20)
     assert_allclose(found, expected, atol=1e-3)
     assert (walk[-1] // 20 != walk[0] // 20).sum() > 10
+
+
+def test_places_of_long_ago_are_searched_for_once(tmp_path, monkeypatch):
+    """Those of atoms that were lost, or never had one, before each of many runs."""
+    frames = np.full((60, 3, 3), 1.0)
+    frames[:, 0] = frames[5:, 1] = np.nan
+    frames[30:, 2] = 19
+    read, counts = TransformedLayout._source_frames, []
+
+    def spy(layout, start, stop, *arguments):
+        counts.append(stop - start)
+        return read(layout, start, stop, *arguments)
+
+    monkeypatch.setattr(TransformedLayout, "_source_frames", spy)
+    u = mda.Universe.empty(3, trajectory=True)
+    u.load_new(frames.astype(np.float32), dimensions=np.array([20, 20, 20, 90, 90, 90]))
+    u.atoms.write(tmp_path / "a.dcd", frames="all")
+    with mdio.open(tmp_path / "a.dcd") as source:
+        layout = TransformedLayout(source.path, source=source, top=None, pbc="nojump")
+        layout.prepare_transform(None)
+        found = [unpack_shifts(layout.count_crossings((n, n + 5))) for n in range(0, 55, 5)]
+    assert [shifts.tolist() for shifts in found if shifts.any()] == [[0] * 6 + [1] * 3]
+    assert sum(counts) < 2 * 60
 
 
 def test_few_counts_are_kept(wandering, tmp_path, monkeypatch):
