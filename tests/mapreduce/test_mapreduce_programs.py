@@ -158,6 +158,9 @@ def test_frames_without_positions_are_told(tmp_path, program):
         tmp_path / "a.zarr", top=universe, map=program, frames=slice(None, None, 2)
     )
     assert some.n_pairs.tolist() == [len(some.keys)] * 2
+    own = {"map": lambda block: ([0], [0], {}), "reduce": lambda *_: {}}
+    (note,) = mdio.map_reduce(tmp_path / "a.zarr", **own, frames=[0, 1, 3]).notes
+    assert note.startswith("2 of 3 frames (1, 3) have no positions")
 
 
 def test_frames_without_a_cell_among_others_are_told_of(tmp_path):
