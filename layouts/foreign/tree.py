@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.boxes import boxes_from_vectors
+from mdio.core.boxes import boxes_from_vectors, is_rotated
 from mdio.core.errors import FOREIGN_ERRORS, MdioError, PlanError, SourceError, one_line
 from mdio.core.frames import FIELDS, H5MD_NAMES, AtomIndices, Flaws, FrameBlock, TrajectoryInfo
 from mdio.core.words import list_text
@@ -178,6 +178,11 @@ def _have_same_frames(series: ElementFrames, other: ElementFrames) -> bool:
 
 
 FLAT_NOTE = "the file has two dimensions: the third coordinate of all atoms is taken to be 0"
+ROTATED_CELL = (
+    "the cell is rotated against x, y and z (a box has its first vector along x, its second in the "
+    "plane of x and y), and lengths and angles alone are read: periodic images lie elsewhere, so "
+    "that --pbc and distances to nearest images are wrong, as in MDAnalysis"
+)
 
 
 def _n_atoms(particles: Any, name: str) -> int | None:
@@ -411,6 +416,9 @@ class ForeignTrajectory(ABC):
             first = self._merged_frames.times(0, min(2, self.n_frames)).astype(np.float64)
             last = self._merged_frames.times(self.n_frames - 1, self.n_frames).astype(np.float64)
             has_box = bool(self._boxes(0, 1).any())
+            made_up = self._made_up + (FLAT_NOTE,) * (self._values["positions"].shape[2] == 2)
+            if self._cells is not None and self._cells.is_rotated():
+                made_up += (ROTATED_CELL,)
         counts = {name: series.n_frames for name, series in self._merged_frames.series.items()}
         sparse = {name: n for name, n in counts.items() if n < self.n_frames}
         self.notes += [
@@ -436,7 +444,7 @@ class ForeignTrajectory(ABC):
             chunk_atoms=None if chunks is None else min(int(chunks[1]), self.n_atoms),
             compression=self._compression(positions),
             groups=self._other_groups,
-            flaws=Flaws(made_up=self._made_up + (FLAT_NOTE,) * (positions.shape[2] == 2)),
+            flaws=Flaws(made_up=made_up),
             nbytes=sum(p.stat().st_size for p in (self.path, *self.path.rglob("*")) if p.is_file()),
         )
 
@@ -507,10 +515,6 @@ class ForeignTrajectory(ABC):
         out[...] = np.take_along_axis(values, order[:, :, np.newaxis], axis=1)
 
 
-MAX_TILT = 1e-3
-"""How far a vector of a cell may be from its direction in a box, as a share of its length."""
-
-
 def is_array(node: Any) -> bool:
     """Return whether a node of a tree is an array, not a group."""
     return hasattr(node, "shape")
@@ -575,16 +579,12 @@ class Cells:
                 "cell: it is taken for periodic on all axes",
             )
             aperiodic = ()
-        if has_vectors and n_axes == 3:
-            vectors = np.asarray(edges[0] if per_frame else edges[()])
-            if (np.abs(np.triu(vectors, 1)) > MAX_TILT * np.abs(vectors).max()).any():
-                notes += (
-                    f"{path}: the cell is rotated against x, y and z (a box has its first vector "
-                    "along x, its second in the plane of x and y), and lengths and angles alone "
-                    "are read: periodic images lie elsewhere, so that --pbc and distances to "
-                    "nearest images are wrong, as in MDAnalysis",
-                )
         return cls(edges, per_frame, aperiodic, notes)
+
+    def is_rotated(self) -> bool:
+        """Return whether the first cell is rotated; see `mdio.core.boxes.is_rotated`."""
+        cell = np.asarray(self.edges[0] if self.per_frame else self.edges[()])
+        return cell.shape == (3, 3) and is_rotated(cell)
 
     def read(self, sampling: MergedFrames, start: int, stop: int) -> NDArray[np.float32]:
         """Return the cells of frames ``start:stop``; zeros in those without one.

@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 RIGHT_ANGLE = 90.0
 MAX_CELL_CHANGE = 1e-4
 """Share by which unit cells of constant volume may differ, which files may round."""
+MAX_TILT = 1e-3
+"""How far a vector of a cell may be from its direction in a box, as a share of the largest part."""
 OPEN_LENGTH = 1e9
 """A length for an axis that is not periodic: nothing crosses the box there."""
 
@@ -63,6 +65,14 @@ def does_cell_change(boxes: NDArray[np.float32]) -> bool:
     boxes = boxes[boxes.any(axis=1)]
     largest = boxes.max(axis=0, initial=0)
     return bool((largest - boxes.min(axis=0, initial=np.inf) > MAX_CELL_CHANGE * largest).any())
+
+
+def is_rotated(vectors: NDArray[Any]) -> bool:
+    """Return whether a cell, (3, 3), is rotated, so that lengths and angles do not determine it.
+
+    A box has its first vector along x, its second in the plane of x and y.
+    """
+    return bool((np.abs(np.triu(vectors, 1)) > MAX_TILT * np.abs(vectors).max()).any())
 
 
 def _cosines(degrees: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -351,7 +351,8 @@ class Flaws(NamedTuple):
     """Bytes of a native file that are no whole frame, such as a cut end. `n_frames` counts whole
     frames only."""
     made_up: tuple[str, ...] = ()
-    """Notes on values that mdio supplies, since the format, and that of the source, lack them."""
+    """Notes on values that mdio supplies, since the format, and that of the source, lack them, and
+    on cells that are not what was simulated; outputs keep them."""
 
 
 NOT_ROUNDED, NO_FLAWS = Rounding(), Flaws()

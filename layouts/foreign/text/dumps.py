@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from mdio.core.boxes import is_rotated
 from mdio.layouts.foreign.snapshot import Snapshot
 from mdio.layouts.foreign.text.format import (
     FrameError,
@@ -322,8 +323,6 @@ FORCE_FACTOR = np.float32(1e-2)
 PERIODIC = {0: (False,) * 3, 1: (True,) * 3, 2: (True,) * 3, 3: (True,) * 3, 6: (True, True, False)}
 UNREAD_SHAPES = {4: "a truncated octahedron", 5: "a rhombic dodecahedron", 7: "a hexagonal prism"}
 """Boundaries for which the vectors in the file are not those of the lattice."""
-MAX_TILT = 1e-3
-"""How far a vector may be from its direction in a box, as a share of its length."""
 _REAL = rb"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _VECTOR = re.compile(rb"\s*%s(?:\s+%s){2}\s*" % (_REAL, _REAL))
 
@@ -428,9 +427,7 @@ def _header_integers(line: bytes) -> list[int]:
 
 
 def _is_rotated(cell: list[bytes]) -> bool:
-    """Return whether lengths and angles do not determine the vectors of a cell."""
-    vectors = np.array([line.split() for line in cell], np.float64)
-    return bool((np.abs(np.triu(vectors, 1)) > MAX_TILT * np.abs(vectors).max()).any())
+    return is_rotated(np.array([line.split() for line in cell], np.float64))
 
 
 def _notes(key: int, cell: list[bytes]) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from MDAnalysisTests.datafiles import (
 from numpy.testing import assert_allclose, assert_array_equal
 from suites.h5md_cases import make_block
 
+import mdio
 from mdio.core.errors import PlanError, SourceError
 from mdio.layouts.h5md.layout import H5MDLayout
 from mdio.testing.blocks import oracle_of
@@ -204,6 +205,9 @@ def test_cells_that_are_rotated_are_told_of(other, rotated, per_frame):
         told = [note for note in layout.notes if "rotated against x, y and z" in note]
         assert len(told) == rotated
         assert_allclose(layout.read(0, 1).box[0], triclinic_box(*vectors), rtol=1e-6)
+    mdio.convert(path, path.with_suffix(".zarr"))
+    with mdio.open(path.with_suffix(".zarr")) as layout:  # whose boxes are no others
+        assert sum("rotated against x, y and z" in note for note in layout.notes) == rotated
 
 
 def test_particle_groups_by_name(other):
