@@ -314,9 +314,9 @@ MAX_VERSION_OF_OTHERS = 25
 
 
 TURNED_CELL = (
-    "CHARMM turns oblique cells otherwise than boxes are, of which lengths and angles are read: "
-    "periodic images lie elsewhere, so that --pbc, distances to nearest images and all else that "
-    "goes over the boundary is wrong, as in MDAnalysis; make molecules whole in CHARMM"
+    "CHARMM turns oblique cells against x, y and z, and lengths and angles alone are read: "
+    "periodic images lie elsewhere, so that --pbc, distances to nearest images and all else across "
+    "the boundary are wrong, as in MDAnalysis; make molecules whole in CHARMM"
 )
 
 

@@ -248,10 +248,10 @@ def follow(
     each step from frame to frame is the shortest in the cell of the later frame, and all are added.
     `last`, (A, 3) float64: where atoms were in the frame before, in units of its cell (by steps:
     angstrom), or in the last one in which they had a finite place; NaN if there was none. Becomes
-    that of the last frame. `shifts`, (A, 3) int64: how often they have crossed
-    each boundary until then (by steps: what the jumps have added, 1/2^20 angstrom); becomes that
-    until the last frame. `has_last`: whether `last` is of the frame before; if not, `shifts` are
-    those of the first frame. `apply`: whether positions are changed.
+    that of the last frame. `shifts`, (A, 3) int64: how often they have crossed each boundary until
+    then (by steps: what the jumps have added, 1/2^20 angstrom); becomes that until the last frame.
+    `has_last`: whether `last` is of frames before; if not, `shifts` are those of the first frame.
+    `apply`: whether positions are changed.
     """
     checks.array(last, "last", np.float64, positions.shape[1:], is_output=True)
     checks.array(shifts, "shifts", np.int64, positions.shape[1:], is_output=True)

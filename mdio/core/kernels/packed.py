@@ -156,7 +156,7 @@ def sum_packed(
 
     `difference_neighbours` if there are `neighbours`. `packed`: (n,) uint8, C-contiguous. `shape`:
     (F, A), frames and atoms, at least one of each.
-    Raises ValueError: the bytes do not fit together, be it those of frames and atoms that are not
+    Raises ValueError: the bytes do not fit together, even those of frames and atoms that are not
     read.
     """
     out, atoms, end = checks.read_arguments(shape, out, atoms, first, end)
