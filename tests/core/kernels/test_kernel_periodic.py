@@ -247,7 +247,7 @@ def test_what_is_not_a_number_hides_no_jump(by_steps):
     """An atom without a place is followed from the last one that it had."""
     positions = np.full((4, 3, 3), 1.0, np.float32)
     positions[:2, 0] = np.nan
-    positions[1, 1] = 19, 19, np.nan  # which are not counted twice
+    positions[1, 1] = np.nan, 19, 19  # which are not counted twice
     positions[2:] = 19
     positions[2, 2] = np.inf
     cells = boxes([20, 20, 20, 90, 90, 90], 4)
