@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.boxes import boxes_from_vectors, is_rotated
+from mdio.core.boxes import ROTATED_CELL, are_rotated, boxes_from_vectors
 from mdio.core.errors import FOREIGN_ERRORS, MdioError, PlanError, SourceError, one_line
 from mdio.core.frames import FIELDS, H5MD_NAMES, AtomIndices, Flaws, FrameBlock, TrajectoryInfo
 from mdio.core.words import list_text
@@ -178,11 +178,6 @@ def _have_same_frames(series: ElementFrames, other: ElementFrames) -> bool:
 
 
 FLAT_NOTE = "the file has two dimensions: the third coordinate of all atoms is taken to be 0"
-ROTATED_CELL = (
-    "the cell is rotated against x, y and z (a box has its first vector along x, its second in the "
-    "plane of x and y), and lengths and angles alone are read: periodic images lie elsewhere, so "
-    "that --pbc and distances to nearest images are wrong, as in MDAnalysis"
-)
 
 
 def _n_atoms(particles: Any, name: str) -> int | None:
@@ -582,9 +577,9 @@ class Cells:
         return cls(edges, per_frame, aperiodic, notes)
 
     def is_rotated(self) -> bool:
-        """Return whether the first cell is rotated; see `mdio.core.boxes.is_rotated`."""
+        """Return whether the first cell is rotated; see `mdio.core.boxes.are_rotated`."""
         cell = np.asarray(self.edges[0] if self.per_frame else self.edges[()])
-        return cell.shape == (3, 3) and is_rotated(cell)
+        return cell.shape == (3, 3) and are_rotated(cell[np.newaxis])
 
     def read(self, sampling: MergedFrames, start: int, stop: int) -> NDArray[np.float32]:
         """Return the cells of frames ``start:stop``; zeros in those without one.

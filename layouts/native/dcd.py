@@ -41,7 +41,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.core.boxes import boxes_from_vectors
+from mdio.core.boxes import ROTATED_CELL, are_rotated, boxes_from_vectors
 from mdio.core.errors import SourceError
 from mdio.core.files.fingerprint import read_head
 from mdio.core.files.reading import OpenFile
@@ -313,13 +313,6 @@ MAX_VERSION_OF_OTHERS = 25
 """Other programs write version 24 of CHARMM, and lengths and angles."""
 
 
-TURNED_CELL = (
-    "CHARMM turns oblique cells against x, y and z, and lengths and angles alone are read: "
-    "periodic images lie elsewhere, so that --pbc, distances to nearest images and all else across "
-    "the boundary are wrong, as in MDAnalysis; make molecules whole in CHARMM"
-)
-
-
 def boxes_from_cells(cells: NDArray[np.float64], charmm_version: int = 0) -> NDArray[np.float32]:
     """Return the boxes (F, 6) that unit-cell records mean; zeros where there is no cell.
 
@@ -401,8 +394,8 @@ class DCDLayout(NativeLayout):
         notes = self._made_up()
         with suppress(SourceError):  # reading this frame raises it; others may be undamaged
             self._read_records(0, 1, NO_ATOMS, np.empty((1, 0, 3), np.float32), boxes)
-            if boxes.any() and (boxes[:, 3:] != 90).any() and self._has_matrix():
-                notes += (TURNED_CELL,)
+            if self._is_cell_rotated():
+                notes += (ROTATED_CELL,)
         if header.free is not None:
             self._first_frame = np.empty((1, header.n_atoms, 3), np.float32)
             self._read_records(0, 1, None, self._first_frame, np.empty((1, 6), np.float32))
@@ -479,13 +472,14 @@ class DCDLayout(NativeLayout):
             return float(dt_ps)
         return self._header.delta_ps * self._interval
 
-    def _has_matrix(self) -> bool:
-        """Return whether the cell of the first frame is a matrix."""
-        fields = {"cell": self._fields[0]["cell"]}
-        return any(
-            are_matrices(arrays["cell"]["values"].astype(float), self._header.charmm_version).any()
-            for _, _, arrays in self._file.records(0, 1, fields)
-        )
+    def _is_cell_rotated(self) -> bool:
+        """Return whether the first frame has the matrix of an oblique cell, as CHARMM turns it."""
+        if not self._header.has_cell:
+            return False
+        cells = self._file.fields(0, 1, {"cell": self._fields[0]["cell"]})["cell"]["values"]
+        cells = cells.astype(float)
+        matrices = cells[are_matrices(cells, self._header.charmm_version)][:, MATRIX_ORDER]
+        return are_rotated(matrices)
 
     def _made_up(self) -> tuple[str, ...]:
         dt_ps = self.options.get("dt")

@@ -22,6 +22,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from mdio.core.boxes import ROTATED_CELL, are_rotated
 from mdio.core.errors import SourceError
 from mdio.core.files.in_flight import ByteRange, in_flight
 from mdio.core.files.index import FrameIndex, load_index
@@ -285,7 +286,10 @@ class IndexedLayout(NativeLayout):
         end = self._index.end if stop == self._index.n_frames else offsets[stop]
         return int(offsets[start]), int(end)
 
-    def _read_properties(self, **fields: Any) -> TrajectoryInfo:
+    def _read_properties(
+        self, vectors: NDArray[Any] | None = None, /, **fields: Any
+    ) -> TrajectoryInfo:
+        """Return the information on the file; `vectors`: (1, 3, 3), the first frame's, or none."""
         last = self._index.n_frames - 1
         second = (
             min(1, last)
@@ -296,6 +300,7 @@ class IndexedLayout(NativeLayout):
         for row, frame in enumerate((0, second, last)):
             self._read_into(frame, frame + 1, NO_ATOMS, edges.frames(slice(row, row + 1)))
         times = edges.time.tolist()
+        notes = (ROTATED_CELL,) if vectors is not None and are_rotated(vectors) else ()
         return TrajectoryInfo(
             layout=self.name,
             path=str(self.path),
@@ -306,7 +311,7 @@ class IndexedLayout(NativeLayout):
             time_last_ps=times[2],
             has_box=bool(edges.box[0].any()),
             nbytes=self._index.end + self._index.lost_nbytes,
-            flaws=Flaws(self._index.lost(self.path)),
+            flaws=Flaws(self._index.lost(self.path), notes),
             **fields,
         )
 

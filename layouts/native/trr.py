@@ -239,7 +239,9 @@ class TRRLayout(ScannedLayout):
         self._find_frames(first.n_atoms, scan)
         self._sizes = self._index.frame_nbytes
         present, sparse = self._sample_fields()
+        vectors = self._file.read(first.head_nbytes, first.box_nbytes)
         return self._read_properties(
+            np.frombuffer(vectors, f">f{first.itemsize}").reshape(-1, 3, 3),
             has_velocities="velocities" in present,
             has_forces="forces" in present,
             sparse=tuple(sorted(sparse)),

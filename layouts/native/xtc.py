@@ -176,7 +176,8 @@ class XTCLayout(ScannedLayout):
             return parse_header(raw, frame, int(self._index.offsets[frame]))
 
     def _open_frames(self) -> TrajectoryInfo:
-        self._find_frames(read_header(self.path).n_atoms, scan)
+        first = read_header(self.path)
+        self._find_frames(first.n_atoms, scan)
         precisions = self._precisions()
         precision = max(precisions, default=None)
         uneven = [other for other in precisions if precision and not _is_multiple(precision, other)]
@@ -187,6 +188,7 @@ class XTCLayout(ScannedLayout):
                 "others: an XTC that is written from it rounds them again; h5md and zarr keep them"
             )
         return self._read_properties(
+            np.reshape(first.vectors_nm, (1, 3, 3)),
             compression=None if precision is None else "xtc",
             precision=None if precision is None else NM_TO_ANGSTROM / precision,
             rounding=Rounding(xtc_integers=precision is not None),

@@ -15,7 +15,14 @@ RIGHT_ANGLE = 90.0
 MAX_CELL_CHANGE = 1e-4
 """Share by which unit cells of constant volume may differ, which files may round."""
 MAX_TILT = 1e-3
-"""How far a vector of a cell may be from its direction in a box, as a share of the largest part."""
+"""How far a vector of a cell may be from where its box has it, as a share of the longest one."""
+ROTATED_CELL = (
+    "the cell is rotated against x, y and z (a box has its first vector along x, its second in the "
+    "plane of x and y), and lengths and angles alone are read: periodic images lie elsewhere, so "
+    "that --pbc, distances to nearest images and all else that goes over the boundary is wrong, as "
+    "in MDAnalysis; make molecules whole in the program that wrote it"
+)
+"""A note on cells of which `are_rotated` is true."""
 OPEN_LENGTH = 1e9
 """A length for an axis that is not periodic: nothing crosses the box there."""
 
@@ -57,6 +64,25 @@ def boxes_from_vectors(vectors: NDArray[Any], scale: float | None = None) -> NDA
     return boxes
 
 
+def are_rotated(vectors: NDArray[Any]) -> bool:
+    """Return whether the boxes of any of these cells, (F, 3, 3), have their images elsewhere.
+
+    A cell whose vectors are sums of those of its box has the same images, such as a cube whose
+    vectors are in another order. Cells without a volume do not count.
+    """
+    diagonals = np.diagonal(vectors, axis1=1, axis2=2)
+    if not np.triu(vectors, 1).any() and (diagonals >= 0).all():  # as nearly everywhere
+        return False
+    boxes = boxes_from_vectors(vectors)
+    edges = vectors_from_boxes(boxes).astype(np.float64)
+    diagonals = np.diagonal(edges, axis1=1, axis2=2)
+    is_cell = ((diagonals > 0) & np.isfinite(diagonals)).all(axis=1)
+    cells, edges = np.asarray(vectors, np.float64)[is_cell], edges[is_cell]
+    lattice = np.rint(cells @ np.linalg.inv(edges)) @ edges
+    longest = boxes[is_cell, :3].max(axis=1, initial=0)
+    return bool((np.abs(cells - lattice).max(axis=(1, 2), initial=0) > MAX_TILT * longest).any())
+
+
 def does_cell_change(boxes: NDArray[np.float32]) -> bool:
     """Return whether lengths or angles of unit cells, (F, 6), differ, as at constant pressure.
 
@@ -65,14 +91,6 @@ def does_cell_change(boxes: NDArray[np.float32]) -> bool:
     boxes = boxes[boxes.any(axis=1)]
     largest = boxes.max(axis=0, initial=0)
     return bool((largest - boxes.min(axis=0, initial=np.inf) > MAX_CELL_CHANGE * largest).any())
-
-
-def is_rotated(vectors: NDArray[Any]) -> bool:
-    """Return whether a cell, (3, 3), is rotated, so that lengths and angles do not determine it.
-
-    A box has its first vector along x, its second in the plane of x and y.
-    """
-    return bool((np.abs(np.triu(vectors, 1)) > MAX_TILT * np.abs(vectors).max()).any())
 
 
 def _cosines(degrees: NDArray[np.float64]) -> NDArray[np.float64]:

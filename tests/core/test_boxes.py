@@ -13,7 +13,7 @@ from MDAnalysis.lib.formats.libmdaxdr import TRRFile, XTCFile
 from MDAnalysis.lib.mdamath import triclinic_box, triclinic_vectors
 from MDAnalysisTests.datafiles import TRR, XTC, H5MD_xvf
 
-from mdio.core.boxes import boxes_from_vectors, shortest_heights, vectors_from_boxes
+from mdio.core.boxes import are_rotated, boxes_from_vectors, shortest_heights, vectors_from_boxes
 
 DEGENERATE_VECTORS = [
     np.zeros((3, 3)),
@@ -184,3 +184,26 @@ def test_shortest_heights():
     found = shortest_heights(np.array([*boxes, [0] * 6, [9, 0, 9, 90, 90, 90]], "f4"))
     np.testing.assert_allclose(found, [*expected, np.inf, np.inf], rtol=1e-5)
     assert len(shortest_heights(np.zeros((0, 6), "f4"))) == 0
+
+
+OBLIQUE = np.array([[30, 0, 0], [5, 40, 0], [3, 7, 50]], float)
+ROTATION = np.linalg.qr(np.random.default_rng(2).normal(size=(3, 3)))[0]
+
+
+@pytest.mark.parametrize(
+    ("vectors", "expected"),
+    [
+        (OBLIQUE, False),
+        (OBLIQUE @ ROTATION, True),
+        (np.diag([30, 40, 50]) @ ROTATION, True),
+        (OBLIQUE[[1, 0, 2]], True),
+        (OBLIQUE * [[1], [1], [-1]], True),  # left-handed: the box has its mirror image
+        (OBLIQUE[:, [1, 0, 2]], True),
+        (np.eye(3)[[1, 2, 0]] * 30, False),  # a cube in any order, and turned by 90 degrees
+        (np.diag([30, -40, 50]), False),
+        (np.diag([30, 40, 50])[[1, 0, 2]], True),
+        *[(vectors, False) for vectors in DEGENERATE_VECTORS],
+    ],
+)
+def test_cells_that_are_rotated(vectors, expected):
+    assert are_rotated(np.array([vectors])) == expected

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from mdio.core.boxes import is_rotated
+from mdio.core.boxes import MAX_TILT, are_rotated
 from mdio.layouts.foreign.snapshot import Snapshot
 from mdio.layouts.foreign.text.format import (
     FrameError,
@@ -427,7 +427,10 @@ def _header_integers(line: bytes) -> list[int]:
 
 
 def _is_rotated(cell: list[bytes]) -> bool:
-    return is_rotated(np.array([line.split() for line in cell], np.float64))
+    """Return whether lengths and angles do not determine the vectors of a cell."""
+    vectors = np.array([line.split() for line in cell], np.float64)
+    is_upper = np.abs(np.triu(vectors, 1)) > MAX_TILT * np.abs(vectors).max()
+    return bool(is_upper.any()) or are_rotated(vectors[np.newaxis])
 
 
 def _notes(key: int, cell: list[bytes]) -> tuple[str, ...]:

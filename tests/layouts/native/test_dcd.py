@@ -225,9 +225,9 @@ def test_oblique_cells_of_charmm_are_told_of(tmp_path):
         images = oxygens + (shifts[shifts.any(axis=1)] @ cell)[:, None]
         nearest.append(np.linalg.norm(images[:, :, None] - oxygens, axis=-1).min())
     assert nearest[0] > 2.5 and nearest[1] < 1
-    assert len(notes) == 1 and "CHARMM turns oblique cells" in notes[0]
+    assert len(notes) == 1 and "rotated against x, y and z" in notes[0]
     mdio.convert(path, tmp_path / "a.zarr")
-    assert "CHARMM turns oblique cells" in mdio.open(tmp_path / "a.zarr").notes[0]
+    assert "rotated against x, y and z" in mdio.open(tmp_path / "a.zarr").notes[0]
     for name in ("DCD", "DCD_NAMD_TRICLINIC"):
         assert not mdio.open(getattr(datafiles, name)).notes
 

@@ -7,7 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from MDAnalysis.lib.formats.libmdaxdr import TRRFile, XTCFile
+from numpy.testing import assert_allclose
+from suites.native_files import made_up
 
 import mdio
 from mdio.core.errors import SourceError
@@ -72,3 +76,23 @@ def test_names_that_are_no_text(adk, tmp_path):
         assert done.returncode == 0, done
         assert b"Traceback" not in done.stderr
     assert b"caf" in Path(os.fsdecode(report)).read_bytes()
+
+
+@pytest.mark.parametrize("angle", [0, 30])
+@pytest.mark.parametrize("suffix", ["xtc", "trr"])
+def test_rotated_cells_are_told_of(tmp_path, suffix, angle):
+    """GROMACS has none, other programs may: MDAnalysis reads lengths and angles alone, too."""
+    sine, cosine = np.sin(np.deg2rad(angle)), np.cos(np.deg2rad(angle))
+    box = np.diag([3, 4, 5]) @ [[cosine, sine, 0], [-sine, cosine, 0], [0, 0, 1]]
+    path, file_type = tmp_path / f"a.{suffix}", {"xtc": XTCFile, "trr": TRRFile}[suffix]
+    with file_type(str(path), "w") as file:
+        more = (1000,) if suffix == "xtc" else (0, 12)
+        fields = [made_up(1, 12)[0]] * (1 if suffix == "xtc" else 3)
+        file.write(*fields, box, 0, 0.0, *more)
+    with mdio.open(path) as layout:
+        assert len(layout.notes) == (angle > 0)
+        assert_allclose(layout.read(0, 1).box, [[30, 40, 50, 90, 90, 90]], rtol=1e-6)
+    mdio.convert(path, tmp_path / "b.zarr")
+    assert [note for note in mdio.open(tmp_path / "b.zarr").notes if "rotated" in note] == [
+        note.replace("a." + suffix, "b.zarr") for note in mdio.open(path).notes
+    ]
