@@ -292,7 +292,9 @@ def plan_conversion(
         groups={name: len(atoms) for name, atoms in selected_atoms.groups.items()},
         codec_shares=codec_shares,
     )
-    plan = checked_plan(writer.plan_for(view.info, write_options), view.info, write_options)
+    # Later frames may have cells, though the first that is chosen has none.
+    info = view.info.replace(has_box=view.info.has_box or source.info.has_box)
+    plan = checked_plan(writer.plan_for(info, write_options), info, write_options)
     notes += filter(None, [no_stripes_note(target)])
     stores_floats = plan.precision is None and plan.compression is None
     if writer.facts.packs_integers and stores_floats and storage.precision != "none":

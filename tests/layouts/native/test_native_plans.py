@@ -11,6 +11,7 @@ from native_cases import (
     write,
 )
 
+import mdio
 from mdio.core.errors import OutputError, PlanError
 from mdio.layouts.native import NATIVE_FORMATS
 from mdio.layouts.native.writer import XTCFileWriter
@@ -114,6 +115,16 @@ def test_values_that_do_not_fit(tmp_path: Path) -> None:
     block.box[0] = 0
     with pytest.raises(OutputError, match="unit cell"):
         write(tmp_path / "a.ncdf", "ncdf", block)
+
+
+def test_a_frame_without_a_cell_before_others(tmp_path: Path) -> None:
+    block = random_block(6, 12)
+    block.box[1] = 0
+    write(tmp_path / "a.trr", "trr", block)
+    mdio.convert(tmp_path / "a.trr", tmp_path / "b.ncdf", start=1, step=2)
+    boxes = mdio.open(tmp_path / "b.ncdf").read(0, 3).box
+    assert not boxes[0].any()
+    np.testing.assert_allclose(boxes[1:], block.box[3::2], rtol=1e-5)
 
 
 @pytest.mark.parametrize("container", ["xtc", "ncdf"])
