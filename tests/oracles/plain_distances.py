@@ -76,11 +76,12 @@ def cut_frames(
 
 
 def make_whole(positions: Float32s, vectors: Float64s, links: Int64s) -> None:
-    """Move each first atom of `links` to the image that is nearest to the second."""
+    """Move each first atom of `links` to the image that is nearest to the second, if it can be."""
     for atom, fixed in links:
         apart = positions[:, atom].astype(np.float64) - positions[:, fixed]
         for frame, (one, cell) in enumerate(zip(apart, vectors, strict=True)):
-            positions[frame, atom] -= (nearest_images(one[None], cell)[0] @ cell)[0]
+            if np.isfinite(one).all():
+                positions[frame, atom] -= (nearest_images(one[None], cell)[0] @ cell)[0]
 
 
 def put_in_cell(
@@ -89,7 +90,8 @@ def put_in_cell(
     """Move molecules to where their centres lie in the cell."""
     for frame, cell in zip(positions, vectors, strict=True):
         centres = np.add.reduceat(frame[atoms] * weights[:, None], starts[:-1])
-        images = np.floor(centres @ np.linalg.inv(cell))
+        is_known, images = np.isfinite(centres).all(axis=1), np.zeros(centres.shape)
+        images[is_known] = np.floor(centres[is_known] @ np.linalg.inv(cell))
         frame[atoms] -= np.repeat(images @ cell, np.diff(starts), axis=0)
 
 

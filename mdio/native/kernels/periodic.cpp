@@ -114,7 +114,7 @@ void jump(Cell& cell, double* moved) {
         cell.nearest(way, moved);
 }
 
-// Whether an atom is at a finite place; if not, it is followed from the last one that was.
+// Whether a place is finite; an atom whose is not is followed from the last one that was.
 bool are_numbers(const double* x) {
     return std::isfinite(x[0]) && std::isfinite(x[1]) && std::isfinite(x[2]);
 }
@@ -140,7 +140,7 @@ void make_whole(const Output& positions, int64_t n_frames, const double* vectors
                                      double(x[2]) - fixed[2]};
             if (cell.is_nearest(apart)) continue;
             double shift[3];
-            cell.nearest(apart, shift);
+            if (!std::isfinite(cell.nearest(apart, shift))) continue;  // what is not a number stays
             if (shift[0] == 0 && shift[1] == 0 && shift[2] == 0) continue;
             cell.subtract(x, shift[0], shift[1], shift[2]);
             store(data, link[0], x);
@@ -169,6 +169,7 @@ void put_in_cell(const Output& positions, int64_t n_frames, const double* vector
             centre_of(data, molecules, i, centre);
             cell.fractions(centre, f);
             if (f[0] >= 0 && f[0] < 1 && f[1] >= 0 && f[1] < 1 && f[2] >= 0 && f[2] < 1) continue;
+            if (!are_numbers(f)) continue;  // it stays where it is
             for (double& one : f) one = std::floor(one);
             move(data, molecules, i, cell, f);
         }

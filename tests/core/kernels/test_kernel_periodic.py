@@ -112,6 +112,20 @@ def test_molecules_as_wrap_by_centres_of_mass(cell, seed):
 
 
 @ALL
+@given(CELLS, SEEDS, st.sampled_from([np.nan, np.inf]))
+def test_an_atom_at_no_place_takes_no_other_along(cell, seed, odd):
+    universe, frames = system(cell, seed)
+    labels, order, links = links_of(universe)
+    starts = np.flatnonzero(np.diff(labels[order], prepend=-1, append=-1))
+    weights = np.repeat(1 / np.diff(starts), np.diff(starts))
+    lost = seed % frames.shape[1]
+    frames[0, lost, seed % 3] = odd
+    made = both("make_whole", frames, boxes(cell), links)
+    made = both("put_in_cell", made, boxes(cell), order, starts, weights)
+    assert np.isfinite(np.delete(made[0], lost, axis=0)).all()
+
+
+@ALL
 @given(CELLS, SEEDS, st.integers(1, 400), st.sampled_from([None, np.nan, np.inf, 1e12]))
 def test_lone_atoms_by_the_block_as_one_by_one(cell, seed, n_atoms, odd):
     rng = np.random.default_rng(seed)
