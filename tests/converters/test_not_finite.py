@@ -83,6 +83,13 @@ def test_frames_without_positions(tmp_path):
     assert "2 frames (the first is frame 2) have no positions: all coordinates there" in notes[-1]
 
 
+def test_frames_that_lose_their_positions_by_an_atom_that_is_centred(source, tmp_path):
+    selection = mdio.Selection(stop=6, center="index 5")
+    notes = mdio.convert(source[0], tmp_path / "a.zarr", selection=selection).plan.notes
+    assert "1 frame (the first is frame 4) has no positions" in notes[-1]
+    assert "an atom of --center" in notes[-1]
+
+
 def test_of_the_frames_that_are_kept(source, tmp_path, capsys):
     path, _ = source
     words = ["convert", str(path), str(tmp_path / "a.zarr"), "--start", "6", "--json"]
