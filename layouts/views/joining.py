@@ -293,7 +293,7 @@ class _Joiner:
         self.notes.append(
             f"{self.infos[number].path}: {frames_text(start, stop)} ({number_text(first_ps)} to "
             f"{number_text(last_ps)} {self.unit}) dropped, since {preferred_info.path} "
-            f"{'has these times too' if has_all else continuation}"
+            f"{'covers these times' if has_all else continuation}"
         )
 
     def _note_gaps(self, parts: Sequence[tuple[int, int, int]]) -> None:

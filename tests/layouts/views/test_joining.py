@@ -63,7 +63,7 @@ def test_the_continuation_wins_in_any_order(parts, order, overlap):
         assert [layout.read(n, n + 1).time[0].round() for n in (10, 2, 3, 7, 8)] == [10, 2, 3, 7, 8]
         told = "\n".join(layout.notes)
         assert ("put into the order of their times" in told) == (order != [0, 1, 2])
-        assert f"{parts[0]}: frames 3 to 5 (3 to 5 ps) dropped, since {parts[1]} has" in told
+        assert f"{parts[0]}: frames 3 to 5 (3 to 5 ps) dropped, since {parts[1]} covers" in told
         assert f"{parts[1]}: frame 5 (8 to 8 ps) dropped" in told
         again = pickle.loads(pickle.dumps(layout))
         assert seen(again) == once(3, 5, 3)
