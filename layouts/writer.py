@@ -50,7 +50,7 @@ class NotFinite:
             return (
                 f"{plural(self.frames, 'frame')} (the first is frame {self.first_frame}) "
                 f"{'has' if self.frames == 1 else 'have'} no positions: all coordinates there are "
-                "NaN or infinite, as in the source, or since an atom of --center or --fit is there"
+                "NaN or infinite, as in the source or as atoms of --center or --fit are there"
             )
         return (
             f"positions are kept as they are, and of them {plural(self.coordinates, 'coordinate')} "

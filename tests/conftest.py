@@ -47,8 +47,10 @@ def pytest_collection_finish():
 
 def pytest_terminal_summary(terminalreporter):
     """Say what the failures of a nearly full disk have in common: caches leave some of it free."""
+    from mdio.core.cache import _free_nbytes_to_keep
+
     usage = shutil.disk_usage(tempfile.gettempdir())
-    needed = min(usage.total // 10, 8 << 30) + (1 << 30)
+    needed = _free_nbytes_to_keep(usage.total) + (1 << 30)
     if terminalreporter.stats.get("failed") and usage.free < needed:
         terminalreporter.write_line(
             f"{tempfile.gettempdir()} has {usage.free >> 20} MiB free: tests of caches fail with "
