@@ -87,7 +87,7 @@ def test_frames_that_lose_their_positions_by_an_atom_that_is_centred(source, tmp
     selection = mdio.Selection(stop=6, center="index 5")
     notes = mdio.convert(source[0], tmp_path / "a.zarr", selection=selection).plan.notes
     assert "1 frame (the first is frame 4) has no positions" in notes[-1]
-    assert "an atom of --center" in notes[-1]
+    assert "as atoms of --center or --fit are there" in notes[-1]
 
 
 def test_of_the_frames_that_are_kept(source, tmp_path, capsys):
