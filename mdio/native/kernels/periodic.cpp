@@ -116,7 +116,7 @@ void jump(Cell& cell, double* moved) {
 
 // Whether a place is finite; an atom whose is not is followed from the last one that was.
 bool are_numbers(const double* x) {
-    return std::isfinite(x[0]) && std::isfinite(x[1]) && std::isfinite(x[2]);
+    return (x[0] - x[0]) + (x[1] - x[1]) + (x[2] - x[2]) == 0;
 }
 
 // A molecule that is to join the others, and how far it is from the nearest of those.
@@ -262,14 +262,20 @@ void follow(const Output& positions, int64_t n_frames, const double* vectors, do
             double f[3];
             cell.fractions(wide, f);
             double moved[3];
-            const bool is_number = are_numbers(f);
             for (int c = 0; c < 3; ++c) moved[c] = f[c] - before[c];
-            if (is_number || !known) std::copy(f, f + 3, before);
-            const bool is_known = known && is_number;
-            if (is_known && is_skewed) jump(cell, moved);
-            for (int c = 0; is_known && c < 3; ++c)
-                if (std::fabs(moved[c]) >= 0.5 && std::fabs(moved[c]) < FAR)
-                    shift[c] += int64_t(std::rint(moved[c]));
+            const bool is_near = std::fabs(moved[0]) < 0.5 && std::fabs(moved[1]) < 0.5 &&
+                                 std::fabs(moved[2]) < 0.5;
+            if (known && !(is_near && !is_skewed)) {  // what is not a number has not jumped
+                if (!are_numbers(f)) {
+                    for (int c = 0; c < 3; ++c) f[c] = before[c];
+                } else {
+                    if (is_skewed) jump(cell, moved);
+                    for (int c = 0; c < 3; ++c)
+                        if (std::fabs(moved[c]) >= 0.5 && std::fabs(moved[c]) < FAR)
+                            shift[c] += int64_t(std::rint(moved[c]));
+                }
+            }
+            for (int c = 0; c < 3; ++c) before[c] = f[c];
             if (apply && (shift[0] | shift[1] | shift[2])) {
                 cell.subtract(x, double(shift[0]), double(shift[1]), double(shift[2]));
                 store(data, atom, x);
@@ -296,7 +302,8 @@ void follow_steps(const Output& positions, int64_t n_frames, const double* vecto
                 step[c] = wide[c] - before[c];
                 is_step = is_step && std::fabs(step[c]) < FAR;
             }
-            if (are_numbers(wide) || !known) std::copy(wide, wide + 3, before);
+            if (are_numbers(wide) || !known)
+                for (int c = 0; c < 3; ++c) before[c] = wide[c];
             if (is_step && !cell.is_nearest(step)) {
                 cell.nearest(step, n);
                 const double jump[3] = {n[0] * cell.xx + n[1] * cell.yx + n[2] * cell.zx,
