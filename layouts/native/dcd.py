@@ -390,11 +390,12 @@ class DCDLayout(NativeLayout):
         n_frames, loss = self._count_frames()
         with np.errstate(all="ignore"):
             times = self._times(np.array([0, n_frames - 1]))
-        boxes = np.ones((1, 6), np.float32)
+        boxes = np.zeros((1, 6), np.float32)
         notes = self._made_up()
         with suppress(SourceError):  # reading this frame raises it; others may be undamaged
-            self._read_records(0, 1, NO_ATOMS, np.empty((1, 0, 3), np.float32), boxes)
-            if self._is_cell_rotated():
+            cells = self._first_cells()
+            boxes = boxes_from_cells(cells, header.charmm_version)
+            if are_rotated(cells[are_matrices(cells, header.charmm_version)][:, MATRIX_ORDER]):
                 notes += (ROTATED_CELL,)
         if header.free is not None:
             self._first_frame = np.empty((1, header.n_atoms, 3), np.float32)
@@ -472,14 +473,13 @@ class DCDLayout(NativeLayout):
             return float(dt_ps)
         return self._header.delta_ps * self._interval
 
-    def _is_cell_rotated(self) -> bool:
-        """Return whether the first frame has the matrix of an oblique cell, as CHARMM turns it."""
+    def _first_cells(self) -> NDArray[np.float64]:
+        """Return the unit cell of the first frame as it is stored, (1, 6); (0, 6) without one."""
         if not self._header.has_cell:
-            return False
-        cells = self._file.fields(0, 1, {"cell": self._fields[0]["cell"]})["cell"]["values"]
-        cells = cells.astype(float)
-        matrices = cells[are_matrices(cells, self._header.charmm_version)][:, MATRIX_ORDER]
-        return are_rotated(matrices)
+            return np.empty((0, 6))
+        arrays = self._file.fields(0, 1, {"cell": self._fields[0]["cell"]})
+        _check_lengths(self.path, arrays, self._header.n_atoms, 0)
+        return np.asarray(arrays["cell"]["values"].astype(float))
 
     def _made_up(self) -> tuple[str, ...]:
         dt_ps = self.options.get("dt")

@@ -277,8 +277,7 @@ class ReduceWork:
         if begin is None or self._trajectory == trajectory:
             return
         frame_numbers, time = self._frames.frame_numbers, self._frames.time
-        bounds = [*self._frames.firsts.tolist(), len(frame_numbers)]
-        first, stop = bounds[trajectory : trajectory + 2]
+        first, stop = self._frames.edges[trajectory : trajectory + 2]
         try:
             begin(frame_numbers[first:stop], time[first:stop])
         except Exception as error:
@@ -461,8 +460,8 @@ class MapReduceJob:
             n_pairs[first : first + len(block.n_pairs)] = block.n_pairs
         notes = [*self.program.notes, *(note for plan in plans for note in plan.notes)]
         notes += [note for timing in timings for note in timing.notes]
-        edges = np.append(self.frames.firsts, len(n_pairs))
-        bounds = itertools.pairwise(np.searchsorted(sorted(self.blocks), edges).tolist())
+        block_edges = np.searchsorted(sorted(self.blocks), self.frames.edges)
+        bounds = itertools.pairwise(block_edges.tolist())
         for (label, plan), (first, end) in zip(self.plans.items(), bounds, strict=True):
             doubts = plan.notes_on_doubt(timings[first:end], len(plan.frames))
             notes += [f"{label}: {note}" if labels else note for note in doubts]

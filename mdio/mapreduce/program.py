@@ -116,6 +116,11 @@ class MappedFrames:
         labels = tuple(frames) if tuple(frames) != ("",) else ()
         return cls(frame_numbers, np.zeros(len(frame_numbers)), firsts, labels)
 
+    @property
+    def edges(self) -> list[int]:
+        """Index of the first frame of each trajectory, and the number of frames."""
+        return [*self.firsts.tolist(), len(self.frame_numbers)]
+
     def trajectory_numbers(self, frame_index: NDArray[Any]) -> NDArray[np.int64]:
         """Return the number of the trajectory of each of the frames."""
         return np.asarray(np.searchsorted(self.firsts, frame_index, side="right") - 1)

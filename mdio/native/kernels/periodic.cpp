@@ -114,7 +114,7 @@ void jump(Cell& cell, double* moved) {
         cell.nearest(way, moved);
 }
 
-// Whether a place is finite; an atom whose is not is followed from the last one that was.
+// Whether coordinates are finite. An atom is followed from where they last were.
 bool are_numbers(const double* x) {
     return (x[0] - x[0]) + (x[1] - x[1]) + (x[2] - x[2]) == 0;
 }
@@ -263,19 +263,16 @@ void follow(const Output& positions, int64_t n_frames, const double* vectors, do
             cell.fractions(wide, f);
             double moved[3];
             for (int c = 0; c < 3; ++c) moved[c] = f[c] - before[c];
-            const bool is_near = std::fabs(moved[0]) < 0.5 && std::fabs(moved[1]) < 0.5 &&
-                                 std::fabs(moved[2]) < 0.5;
-            if (known && !(is_near && !is_skewed)) {  // what is not a number has not jumped
-                if (!are_numbers(f)) {
-                    for (int c = 0; c < 3; ++c) f[c] = before[c];
-                } else {
-                    if (is_skewed) jump(cell, moved);
-                    for (int c = 0; c < 3; ++c)
-                        if (std::fabs(moved[c]) >= 0.5 && std::fabs(moved[c]) < FAR)
-                            shift[c] += int64_t(std::rint(moved[c]));
-                }
+            const bool is_near = !is_skewed && std::fabs(moved[0]) < 0.5 &&
+                                 std::fabs(moved[1]) < 0.5 && std::fabs(moved[2]) < 0.5;
+            const bool is_followed = !known || is_near || are_numbers(f);
+            if (is_followed && known && !is_near) {
+                if (is_skewed) jump(cell, moved);
+                for (int c = 0; c < 3; ++c)
+                    if (std::fabs(moved[c]) >= 0.5 && std::fabs(moved[c]) < FAR)
+                        shift[c] += int64_t(std::rint(moved[c]));
             }
-            for (int c = 0; c < 3; ++c) before[c] = f[c];
+            for (int c = 0; c < 3; ++c) before[c] = is_followed ? f[c] : before[c];
             if (apply && (shift[0] | shift[1] | shift[2])) {
                 cell.subtract(x, double(shift[0]), double(shift[1]), double(shift[2]));
                 store(data, atom, x);
