@@ -141,23 +141,23 @@ def scan(path: Path) -> FrameIndex:
         if not file.nbytes:
             raise SourceError(f"{path}: the file is empty (0 bytes), so it holds no frames")
         offsets: list[int] = []
-        offset, n_atoms = 0, None
+        offset, n_atoms, last_raw = 0, None, b""
         while offset < file.nbytes:
             raw, remaining_nbytes = file.read(offset, FIXED_NBYTES), file.nbytes - offset
             if offsets and remaining_nbytes < FIXED_NBYTES:
                 break
-            header = checked_header(raw, path, len(offsets), n_atoms)
-            if offsets and remaining_nbytes < header.nbytes:
+            if raw != last_raw:
+                header = checked_header(raw, path, len(offsets), n_atoms)
+                n_atoms, nbytes, last_raw = header.n_atoms, header.nbytes, raw
+            if offsets and remaining_nbytes < nbytes:
                 break
-            if remaining_nbytes < header.nbytes:
+            if remaining_nbytes < nbytes:
                 raise SourceError(
-                    f"{path}: frame 0 is truncated: found {remaining_nbytes} of its "
-                    f"{header.nbytes} bytes; 0 frames are whole. Copy the file again, or cut it to "
-                    "0 bytes"
+                    f"{path}: frame 0 is truncated: found {remaining_nbytes} of its {nbytes} "
+                    "bytes; 0 frames are whole. Copy the file again, or cut it to 0 bytes"
                 )
-            n_atoms = header.n_atoms
             offsets.append(offset)
-            offset += header.nbytes
+            offset += nbytes
         lost_nbytes = file.nbytes - offset
         return FrameIndex(np.array(offsets, np.int64), offset, n_atoms or 0, lost_nbytes)
 
