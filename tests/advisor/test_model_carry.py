@@ -20,7 +20,10 @@ ONE = [row for row in ROWS if row.n_ranks == 1 and row.workload_x == 1]
 
 @pytest.fixture(scope="module")
 def machines():
-    """Two made-up machines, one of the closed form and one simulated, and what is known of them."""
+    """Two made-up machines, one of the closed form and one simulated, and what is known of them.
+
+    The seed is one of few cores a node: the simulation follows each rank.
+    """
     sys.path.insert(0, str(BENCH))
     try:
         from model import machines as machines_bench
@@ -28,7 +31,7 @@ def machines():
         sys.path.remove(str(BENCH))
     return [
         (machine, dict(machines_bench.choices(machine)))
-        for machine in machines_bench.machines(2, seed=3)
+        for machine in machines_bench.machines(2, seed=2)
     ]
 
 
