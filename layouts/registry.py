@@ -156,9 +156,11 @@ def refuse_parts(out: Path) -> None:
 
     Earlier versions wrote such outputs.
     """
+    if not (store_at(out).has_folders and out.is_file()):
+        return  # without importing all layouts
     finders = (layout_class(name).facts.parts for name in LAYOUTS)
     for finder in filter(None, finders):
-        folder = load_class(finder)(out) if store_at(out).has_folders and out.is_file() else None
+        folder = load_class(finder)(out)
         if folder is not None and folder.is_dir():
             raise OutputError(
                 f"{out}: an earlier version of mdio has written its frames into {folder}, and the "

@@ -460,8 +460,7 @@ def read_back(
             edges = layout.boundaries()
             if shape == (plan.n_frames, plan.n_atoms):
                 firsts = edges[np.linspace(0, len(edges) - 2, READ_BACK_CHUNKS).round().astype(int)]
-                *firsts, last = np.unique(firsts).tolist()
-                frames = sorted({*firsts, last, plan.n_frames - 1})
+                frames = sorted({*firsts.tolist(), plan.n_frames - 1})
                 layout.prefetch((frame, frame + 1) for frame in frames)  # stores answer late
                 for frame in frames:
                     layout.read(frame, frame + 1)

@@ -100,6 +100,17 @@ print("needless:", *[name for name in {NEEDLESS!r} if name in new])
     assert int(n_modules) <= MAX_MODULES[suffix, command[0]]
 
 
+def test_a_conversion_imports_no_other_layout(tmp_path):
+    """Ranks and scripts begin many: other layouts and their libraries took a seventh of each."""
+    code = f"""
+import sys
+from mdio.cli.main import main
+assert main(["convert", {DCD!r}, {str(tmp_path / "new.zarr")!r}, "--force", "-q"]) == 0
+print("needless:", *[name for name in {HEAVY!r} if name in sys.modules])
+"""
+    assert run_python(code).splitlines()[-1] == "needless:"
+
+
 LAYOUTS = ("h5py", *(entry.reader.partition(":")[0] for entry in registry.LAYOUTS.values()))
 
 
