@@ -23,6 +23,7 @@ from mdio.converters.options import (
     ConvertResult,
     Progress,
 )
+from mdio.converters.selection import ParsedTopology
 from mdio.core.errors import PlanError, SourceError
 from mdio.core.files.fingerprint import fingerprint
 from mdio.core.files.journal import MEMBERS_KEY, Journal, Record
@@ -262,11 +263,12 @@ def _convert_each(
     `on_converted`: called by the owner with each label and result.
     """
     results: dict[str, ConvertResult] = {}
+    top = options.get("top")
+    if isinstance(top, str | PathLike):
+        options = {**options, "top": ParsedTopology(top)}
     uses_mpi, n_members = executor.ranks is not None, len(members)
     one_worker_per_member = uses_mpi and n_members >= REPLICAS_PER_WORKER * executor.n_workers
-    one_worker_per_member = one_worker_per_member or has_enough_replicas(
-        executor, n_members, [options.get("top")]
-    )
+    one_worker_per_member = one_worker_per_member or has_enough_replicas(executor, n_members, [top])
     one_worker_per_member = one_worker_per_member and options.get("mpio") is None
     n_sequential = n_members if not one_worker_per_member else 0 if uses_mpi else 1
     sequential_executor = Serial() if one_worker_per_member else executor

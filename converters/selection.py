@@ -6,8 +6,8 @@ import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from os import PathLike
+from functools import cached_property, partial
+from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -108,7 +108,7 @@ def universe_from_topology(top: AnyTopology, source: Layout) -> Universe:
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # on guessed and missing attributes
-        universe = _read_topology(top) if isinstance(top, str | PathLike) else _copy_topology(top)
+        universe = _topology_universe(top)
         n_atoms = source.info.n_atoms
         if len(universe.atoms) != n_atoms:
             raise SourceError(
@@ -132,6 +132,33 @@ def _set_first_frame(universe: Universe, source: Layout) -> None:
     from mdio.layouts.foreign.first_frame import FirstFrame
 
     universe.trajectory = FirstFrame(source)
+
+
+class ParsedTopology(PathLike[str]):
+    """The path of a topology file that is parsed once in a process, for several conversions."""
+
+    def __init__(self, path: str | PathLike[str]) -> None:
+        self._path = fspath(path)
+
+    def __fspath__(self) -> str:
+        return self._path
+
+    __str__ = __fspath__
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ParsedTopology, (self._path,)
+
+    @cached_property
+    def universe(self) -> Universe:
+        """The topology, of which others are copies."""
+        return _read_topology(self._path)
+
+
+def _topology_universe(top: AnyTopology) -> Universe:
+    """Return a new Universe of a topology, without coordinates."""
+    if isinstance(top, ParsedTopology):
+        return _copy_topology(top.universe)
+    return _read_topology(top) if isinstance(top, str | PathLike) else _copy_topology(top)
 
 
 def _copy_topology(universe: Universe) -> Universe:
@@ -204,11 +231,9 @@ def open_with_topology(
 
 def atom_count(top: AnyTopology) -> int:
     """Return the number of atoms of a topology; raises SourceError if it cannot be read."""
-    if not isinstance(top, str | PathLike):
-        return len(top.atoms)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return len(_read_topology(top).atoms)
+        return len(_topology_universe(top).atoms)
 
 
 PDB_NAME_LETTERS = 4

@@ -13,6 +13,7 @@ from MDAnalysisTests.datafiles import PSF, XTC
 
 import mdio
 from mdio.analysis.kernels.geometry import RadiusOfGyration
+from mdio.converters import selection
 from mdio.converters.ensemble import convert_members
 from mdio.core.errors import BlockError, SourceError
 from mdio.core.words import notes_by_label
@@ -212,3 +213,21 @@ def test_many_files_are_told_with_the_layout_that_has_fewer(tmp_path, adk, monke
             if name == "all.zarr"
             else []
         )
+
+
+@pytest.mark.parametrize("top", [PSF, Path(PSF)])
+def test_a_topology_is_parsed_once_for_all(tmp_path, adk, monkeypatch, top):
+    parsed = []
+    read = selection._read_topology
+    monkeypatch.setattr(selection, "_read_topology", lambda top: parsed.append(top) or read(top))
+    choice = {"top": top, "select": "name CA", "groups": {"g": "resid 2:5"}, "stop": 3}
+    mdio.convert(adk["xtc"], tmp_path / "alone.zarr", **choice)
+    assert parsed == [top]
+    mdio.convert_ensemble({str(n): adk["xtc"] for n in range(4)}, tmp_path / "all.zarr", **choice)
+    assert parsed == [top, PSF]
+    with mdio.open(tmp_path / "alone.zarr") as layout:
+        topology = layout.topology().to_bytes()
+    for label in ("0", "3"):
+        with mdio.open(tmp_path / "all.zarr", group=label) as layout:
+            assert layout.manifest["recipe"]["top"] == PSF
+            assert layout.topology().to_bytes() == topology
