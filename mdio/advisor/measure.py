@@ -66,7 +66,7 @@ from mdio.converters.selection import open_with_topology
 from mdio.core.errors import MdioError, OutputError, PlanError
 from mdio.core.files.locks import is_running
 from mdio.core.files.page_cache import drop_cache
-from mdio.core.files.store import file_system_type, require_disk, to_path
+from mdio.core.files.store import file_system_type, path_list, require_disk, to_path
 from mdio.core.files.writing import free_memory
 from mdio.core.frames import TrajectoryInfo
 from mdio.core.signals import signals_as_exceptions
@@ -533,8 +533,7 @@ def measure(
     """
     started_at = time.monotonic()
     limits = limits or Limits()
-    is_single = isinstance(trajectory, str | PathLike)
-    paths = [str(trajectory)] if is_single else [str(path) for path in trajectory]  # type: ignore[union-attr]
+    paths = [str(path) for path in path_list(trajectory)]
     require_disk(target, "trial conversions need a folder on a disk; give it as --target")
     folder = Path(target)
     available_nbytes, memory = free_nbytes(folder, "--target"), free_memory()

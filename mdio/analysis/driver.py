@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, closing, nullcontext
 from dataclasses import replace
 from functools import partial
 from operator import itemgetter
@@ -259,12 +259,8 @@ def _run(
         from mdio.analysis.ranks import analyze_on_ranks
 
         return analyze_on_ranks(request, executor.ranks, gather, progress)
-    plan = request.plan()
-    try:
+    with closing(request.plan()) as plan:
         return _analyze(plan, executor, progress, blocks_per_worker)
-    finally:
-        if plan.has_opened_layout:
-            plan.layout.close()
 
 
 def _analyze(

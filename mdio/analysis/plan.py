@@ -103,6 +103,11 @@ class Plan:
     prepare_nbytes: tuple[int, int] = (0, 0)
     """Bytes read to prepare, from files and from the cache."""
 
+    def close(self) -> None:
+        """Close the layout, if it was opened for this plan."""
+        if self.has_opened_layout:
+            self.layout.close()
+
     @property
     def frame_numbers(self) -> NDArray[np.int64]:
         """Numbers of the frames in the trajectory, (F,)."""

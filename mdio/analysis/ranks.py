@@ -11,7 +11,7 @@ import pickle
 import time
 import zlib
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import reduce
 from os import PathLike
@@ -114,7 +114,7 @@ def analyze_on_ranks(
         blocks_end_s = time.perf_counter()
         return None if is_stacked else result.state, result.timing
 
-    try:
+    with closing(plan):
         on_read = None
         if progress is not None and comm.rank == 0:
             on_read = _scale_progress(progress, plan, comm.size)
@@ -123,9 +123,6 @@ def analyze_on_ranks(
         block_results = dict(
             executor.imap(work, blocks, describe=block_label, has_own_items=own_blocks)
         )
-    finally:
-        if plan.has_opened_layout:
-            plan.layout.close()
     wait_end_s = time.perf_counter()
     gathered = _gather(own_results, plan, comm, gather)
     gather_end_s = time.perf_counter()
@@ -183,8 +180,7 @@ def plan_on_ranks(request: Request, executor: MPIExecutor) -> Plan:
         try:
             message = _pickle(plan, request)
         except PlanError:
-            if plan.has_opened_layout:
-                plan.layout.close()
+            plan.close()
             raise
         owner_plan = plan
         return message

@@ -8,6 +8,7 @@ sums are added in order, so that the result is the same, too.
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import NamedTuple
 
 import numpy as np
@@ -123,12 +124,8 @@ def analyze_series(
         raise PlanError(
             f"{type(kernel).__name__} combines its batches of atoms itself; leave out the reducer"
         )
-    plan = executor.from_owner(request.plan)
-    try:
+    with closing(executor.from_owner(request.plan)) as plan:
         return _analyze(plan, kernel, executor, progress)
-    finally:
-        if plan.has_opened_layout:
-            plan.layout.close()
 
 
 def _analyze(

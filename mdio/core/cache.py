@@ -40,8 +40,8 @@ from numpy.typing import NDArray
 from mdio.core.errors import PlanError, SourceError
 from mdio.core.files.checks import open_regular, read_json
 from mdio.core.files.fingerprint import FRAME_COUNT_NBYTES, file_state
-from mdio.core.files.in_flight import copy_into
 from mdio.core.files.reading import reads
+from mdio.core.files.remote.objects import copy_into
 from mdio.core.files.writing import write_atomically
 from mdio.core.kernels import crc32c, crc32c_spans
 from mdio.core.words import human_nbytes
@@ -155,11 +155,6 @@ class CachedFile:
     nbytes: int
     used_ns: int
     """When it was last used."""
-
-    @property
-    def is_unit(self) -> bool:
-        """Whether it holds frames, and not a small table or record."""
-        return self.path.suffix == ".unit" and "-t" not in self.path.stem
 
     def remove(self) -> None:
         """Remove it, unless another process has done so."""
@@ -638,12 +633,14 @@ def cached_trajectories(folder: str | os.PathLike[str]) -> Iterator[dict[str, An
         for units_folder in cache.trajectory_folders():
             record = read_source_record(units_folder)
             files = list(cache.files([units_folder]))
+            # Those of frames, not of small tables.
+            units = [f for f in files if f.path.suffix == ".unit" and "-t" not in f.path.stem]
             yield {
                 "path": record.get("path", str(units_folder)),
                 "label": record.get("label", ""),
                 "node": node,
                 "units": record.get("units", 0),
-                "units_cached": len({f.path.stem.split("-")[1] for f in files if f.is_unit}),
+                "units_cached": len({unit.path.stem.split("-")[1] for unit in units}),
                 "nbytes": sum(file.nbytes for file in files),
                 "is_stale": _is_stale(record),
             }

@@ -15,7 +15,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
 from os import PathLike
@@ -216,9 +216,7 @@ def map_reduce(
         plans = {}
         for label, request in requests.items():
             plan = request.plan() if ranks is None else plan_on_ranks(request, ranks)
-            plans[label] = plan
-            if plan.has_opened_layout:
-                stack.callback(plan.layout.close)
+            plans[label] = stack.enter_context(closing(plan))
         job = MapReduceJob(plans, program, shuffle_options, progress if executor.is_owner else None)
         if ranks is not None:
             return _map_reduce_on_ranks(job, ranks, stack)

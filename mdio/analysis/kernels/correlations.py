@@ -122,11 +122,6 @@ def _describe_uneven_times(time: NDArray[np.float64]) -> str:
             "known; of a NetCDF file, --timestep (in Python: mdio.open(PATH, dt=)) sets the ps "
             "from frame to frame; what was converted from one is to be converted again with it"
         )
-    if intervals[frame] <= 0:
-        return (
-            f"frame {frame + 1} of {len(time)} lies at {number_text(time_after)} ps, after one at "
-            f"{number_text(time_before)} ps; choose frames of one run (--start, --stop)"
-        )
     if median_interval > 0 and intervals[frame] > GAP * median_interval:
         return (
             f"there is a gap between {number_text(time_before)} and {number_text(time_after)} ps, "
@@ -135,9 +130,9 @@ def _describe_uneven_times(time: NDArray[np.float64]) -> str:
             "the part that is missing"
         )
     return (
-        f"frame {frame + 1} of {len(time)} lies {number_text(intervals[frame])} ps after the one "
-        f"before, and most lie {number_text(median_interval)} ps apart; choose frames that are "
-        "(--start, --step, --dt)"
+        f"frame {frame + 1} of {len(time)} lies at {number_text(time_after)} ps, after one at "
+        f"{number_text(time_before)} ps, and most lie {number_text(median_interval)} ps apart; "
+        "choose frames of one run that do (--start, --stop, --step, --dt)"
     )
 
 

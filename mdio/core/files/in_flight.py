@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from mdio.core.blocks import FrameRuns
 from mdio.core.files.reading import OpenFile
 from mdio.core.files.remote import objects
-from mdio.core.files.remote.objects import RemoteObject
+from mdio.core.files.remote.objects import RemoteObject, copy_into
 from mdio.core.frames import AtomIndices, uninitialised_array
 
 if TYPE_CHECKING:
@@ -583,18 +583,3 @@ def read(fd: int, buffer: Bytes, offset: int) -> float:
             raise OSError(f"it ends at byte {offset + n_done}")
         n_done += n_read
     return time.perf_counter() - began_s
-
-
-def copy_into(source: Bytes, targets: Sequence[Any], skip: int) -> None:
-    """Copy `source` into `targets`, after their first `skip` bytes in all."""
-    data, offset = source.data, 0
-    for target in targets:
-        if skip >= target.nbytes:
-            skip -= target.nbytes
-            continue
-        nbytes = min(target.nbytes - skip, len(data) - offset)
-        memoryview(target).cast("B")[skip : skip + nbytes] = data[offset : offset + nbytes]
-        offset += nbytes
-        skip = 0
-        if offset == len(data):
-            return

@@ -226,7 +226,13 @@ def leftovers(targets: Sequence[Path]) -> Iterator[Leftover]:
     folder = targets[0].parent
     names = {target.name for target in targets}
     deadline = time.monotonic() + CHILDREN_END_S
-    for publication_id, all_traces in _traces_by_publication(folder).items():
+    traces_by_publication: dict[str, list[re.Match[str]]] = {}
+    for trace in _traces(folder):
+        traces_by_publication.setdefault(trace["id"], []).append(trace)
+    for publication_id, all_traces in traces_by_publication.items():
+        is_local = all_traces[0]["host"] == host_name()
+        if not is_local and all(trace["ending"] != "journal" for trace in all_traces):
+            continue
         lock = next((trace for trace in all_traces if trace["ending"] == "lock"), None)
         target = lock["name"] if lock else min((trace["name"] for trace in all_traces), key=len)
         traces = [trace for trace in all_traces if is_built_for(target, trace["name"])]
@@ -236,7 +242,6 @@ def leftovers(targets: Sequence[Path]) -> Iterator[Leftover]:
             [trace["name"] for trace in traces if trace["ending"] == ending]
             for ending in ("tmp", "journal")
         )
-        is_local = all_traces[0]["host"] == host_name()
         lock_path = _trace(folder / target, publication_id, "lock")
         if lock is None:  # a power cut may keep a temporary without its lock
             has_lock = os.path.lexists(lock_path)  # of another user, or just made
@@ -297,18 +302,6 @@ def _traces(folder: Path) -> list[re.Match[str]]:
                 if (is_trusted_record if is_record else is_own)(path.lstat(), folder):
                     matches.append(match)
     return matches
-
-
-def _traces_by_publication(folder: Path) -> dict[str, list[re.Match[str]]]:
-    """Return the traces of publications of this host, or with a journal."""
-    groups: dict[str, list[re.Match[str]]] = {}
-    for match in _traces(folder):
-        groups.setdefault(match["id"], []).append(match)
-    return {
-        publication_id: traces
-        for publication_id, traces in groups.items()
-        if traces[0]["host"] == host_name() or any(trace["ending"] == "journal" for trace in traces)
-    }
 
 
 def _is_idle(folder: Path, traces: Sequence[re.Match[str]]) -> bool:

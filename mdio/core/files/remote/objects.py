@@ -504,13 +504,26 @@ class RemoteObject:
 
     def read_into(self, buffers: Sequence[Any], offset: int) -> int:
         """Fill `buffers`, and return with how many bytes, 0 at the end; raises as `get` does."""
-        views = [memoryview(buffer).cast("B") for buffer in buffers]
-        data, n_done = self.get(offset, sum(map(len, views))), 0
-        for view in views:
-            part = data[n_done : n_done + len(view)]
-            view[: len(part)] = part
-            n_done += len(part)
-        return n_done
+        data = self.get(offset, sum(memoryview(buffer).nbytes for buffer in buffers))
+        copy_into(data, buffers, 0)
+        return len(data)
+
+
+def copy_into(source: Any, targets: Sequence[Any], skip: int) -> None:
+    """Copy the bytes of `source` into `targets`, after their first `skip` bytes in all."""
+    data, offset = memoryview(source).cast("B"), 0
+    for target in targets:
+        view = memoryview(target)
+        if skip >= view.nbytes:
+            skip -= view.nbytes
+            continue
+        view = view.cast("B")
+        part = data[offset : offset + len(view) - skip]
+        view[skip : skip + len(part)] = part
+        offset += len(part)
+        skip = 0
+        if offset == len(data):
+            return
 
 
 LIBRARY_READ_NBYTES = 1 << 20
