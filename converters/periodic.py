@@ -335,8 +335,8 @@ class TransformedLayout(Layout):
         self.load_universe: Callable[[], Any] | None = None
         """Returns the Universe of the topology, in place of ``top``."""
         self._crossings: Crossings | None = None
-        self._counted: Crossings | None = None
-        """Those of the last run whose crossings were counted alone."""
+        self._crossings_of_last_run: Crossings | None = None
+        """Those up to the end of the run that `count_crossings` was last given."""
         manifests = (file.manifest for file in source.file_layouts() if pbc and transform is None)
         if ROT_TRANS in (stored_transformation(manifest, "fit") for manifest in manifests):
             raise PlanError(
@@ -419,7 +419,7 @@ class TransformedLayout(Layout):
         transform: Transform | None = self.options["transform"]
         if transform is None or not transform.has_output_atoms(atoms):
             transform = self.options["transform"] = self._plan_transform(atoms)
-            self._crossings = self._counted = None
+            self._crossings = self._crossings_of_last_run = None
         return transform
 
     def _plan_transform(self, atoms: AtomIndices | None) -> Transform:
@@ -604,12 +604,12 @@ class TransformedLayout(Layout):
         return self.source.info.n_atoms if read_atoms is None else len(read_atoms)
 
     def _new_crossings(
-        self, frame: int, transform: Transform, known: Crossings | None
+        self, frame: int, transform: Transform, counted_before: Crossings | None
     ) -> Crossings:
         """Return crossings that begin with a frame, none before.
 
         Atoms that are at no finite place there come from where they were last. This is searched
-        for backwards, up to the frames of `known`.
+        for backwards, up to the frames of `counted_before`.
         """
         n_atoms = self.n_read(transform)
         crossings = Crossings(
@@ -621,15 +621,15 @@ class TransformedLayout(Layout):
         )
         lost, earlier = np.arange(n_atoms if frame else 0), frame
         while len(lost) and earlier >= 0:
-            if known is not None and known.frame == earlier + 1:
-                crossings.last[lost] = known.last[lost]
+            if counted_before is not None and counted_before.frame == earlier + 1:
+                crossings.last[lost] = counted_before.last[lost]
                 break
             block = self._source_frames(earlier, earlier + 1, transform)
             is_found = np.isfinite(block.positions[0, lost]).all(axis=1)
             if earlier < frame:
-                found = replace(crossings, last=np.zeros((n_atoms, 3)), has_last=False)
-                _count_crossings(found, block, apply=False)
-                crossings.last[lost[is_found]] = found.last[lost[is_found]]
+                at_earlier = replace(crossings, last=np.zeros((n_atoms, 3)), has_last=False)
+                _count_crossings(at_earlier, block, apply=False)
+                crossings.last[lost[is_found]] = at_earlier.last[lost[is_found]]
             lost, earlier = lost[~is_found], earlier - 1
         return crossings
 
@@ -645,8 +645,8 @@ class TransformedLayout(Layout):
         """Return how often atoms cross boundaries from one frame to another, packed."""
         start, stop = run
         transform: Transform = self.options["transform"]
-        crossings = self._new_crossings(start, transform, self._counted)
-        self._counted = self._advance(crossings, stop + 1, transform)
+        crossings = self._new_crossings(start, transform, self._crossings_of_last_run)
+        self._crossings_of_last_run = self._advance(crossings, stop + 1, transform)
         return pack_shifts(crossings.shifts)
 
 

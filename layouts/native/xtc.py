@@ -180,10 +180,12 @@ class XTCLayout(ScannedLayout):
         self._find_frames(first.n_atoms, scan)
         precisions = self._precisions()
         precision = max(precisions, default=None)
-        uneven = [other for other in precisions if precision and not _is_multiple(precision, other)]
-        if precision and uneven:
+        other_precisions = [
+            other for other in precisions if precision and not _is_multiple(precision, other)
+        ]
+        if precision and other_precisions:
             self._precision_note = (
-                f"{self.path}: some frames are rounded to {NM_TO_ANGSTROM / uneven[0]:.3g} "
+                f"{self.path}: some frames are rounded to {NM_TO_ANGSTROM / other_precisions[0]:.3g} "
                 f"angstrom, which is no multiple of the {NM_TO_ANGSTROM / precision:.3g} of "
                 "others: an XTC that is written from it rounds them again; h5md and zarr keep them"
             )
