@@ -13,7 +13,7 @@ from pathlib import Path
 
 from mdio.core.errors import CorruptLayoutError
 from mdio.core.files.index import Identity, load_metadata, save_metadata
-from mdio.core.files.reading import uncounted
+from mdio.core.files.reading import without_counting
 from mdio.core.topology import Topology
 
 ENDING = ".mdio-topology"
@@ -30,7 +30,7 @@ def _parser_crc() -> int:
     return zlib.crc32(Path(spec.origin).with_name("version.py").read_bytes())
 
 
-@uncounted()
+@without_counting()
 def parsed_topology(path: Path) -> Topology | None:
     """Return the stored topology of a file; None without one, or if the file has changed."""
     for stored_path, stored_identity, body in load_metadata(path, MAGIC, ENDING):
@@ -41,7 +41,7 @@ def parsed_topology(path: Path) -> Topology | None:
     return None
 
 
-@uncounted()
+@without_counting()
 def identity_of(path: Path) -> Identity | None:
     """Return the identity of a topology file; None if it cannot be read."""
     try:

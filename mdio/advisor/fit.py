@@ -211,7 +211,7 @@ def _parse_row(cells: dict[str, str], location: str) -> TimingRow:
     return TimingRow(**texts, **numbers)  # type: ignore[arg-type]
 
 
-def measured_task(rows: Sequence[TimingRow], base: Profile) -> Task:
+def single_rank_task(rows: Sequence[TimingRow], base: Profile) -> Task:
     """Return one rank's times from the rows of fewest ranks, and `base` for missing ones.
 
     Without rows of one rank, N times the mean of N ranks is used. Times that no row has are scaled
@@ -313,7 +313,7 @@ def _fit_compute(rows: Sequence[TimingRow], ratio: float) -> tuple[float, float]
     return ratio * repeat, repeat
 
 
-def rates_reached(rows: Sequence[TimingRow], task: Task) -> tuple[float, float]:
+def highest_rates(rows: Sequence[TimingRow], task: Task) -> tuple[float, float]:
     """Return the highest bytes/s in these rows: of all ranks together, and of one shared file."""
     rates = [(row.layout, task.nbytes[io_family(row.layout)] / row.t_io_mean_s) for row in rows]
     shared = [rate for layout, rate in rates if layout in ("xtc-shared", "hdf5")]
@@ -473,9 +473,9 @@ def _starting_profile(
 ) -> Profile:
     """Return the start of the fit: the prior machine with this one's single-rank times."""
     cores = cores_per_node or rows[0].cores or prior_profile.cores_per_node
-    task = measured_task(rows, prior_profile)
+    task = single_rank_task(rows, prior_profile)
     slowdown = task.t_io_s["xtc"] / prior_profile.task.t_io_s["xtc"]
-    total_rate, file_rate = rates_reached(rows, task)
+    total_rate, file_rate = highest_rates(rows, task)
     rate = max(task.nbytes[family] / seconds for family, seconds in task.t_io_s.items())
     storage = replace(
         prior_profile.storage,
@@ -500,12 +500,12 @@ def _starting_profile(
         node_slowdown=max(prior_profile.node_slowdown, MIN_SLOWDOWN if prior_is_measured else 0.0),
         task=task,
         storage=storage,
-        noise=_shrink(prior_profile.noise) if prior_is_measured else prior_profile.noise,
+        noise=_shrink_to_means(prior_profile.noise) if prior_is_measured else prior_profile.noise,
         measured=dict(Counter("/".join(row.pair) for row in rows if row.n_ranks > 1)),
     )
 
 
-def _shrink(noise: Noise) -> Noise:
+def _shrink_to_means(noise: Noise) -> Noise:
     """Return the noise of layouts shrunk to their mean for each gather."""
     means = {g: geometric_mean(noise.io[layout][g] for layout in ACCESS_MODELS) for g in GATHERS}
     io = {

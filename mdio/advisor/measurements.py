@@ -25,7 +25,7 @@ from mdio.layouts.registry import writer_class
 GROUP = "selection"
 """Name of the stored group of the analysed atoms."""
 
-WORTH_A_GROUP = 0.5
+MAX_GROUP_SHARE = 0.5
 """A group is stored if it has at most this share of the atoms."""
 
 PLAIN_CONTAINER = "dcd"
@@ -73,7 +73,7 @@ def candidates(
     `container`: format of the source's files, if frames can be copied as bytes. `group`: the atoms
     that the analysis reads, if they are fewer than all. `ranks`: least number of segments.
     """
-    if group is not None and len(group.indices) > WORTH_A_GROUP * info.n_atoms:
+    if group is not None and len(group.indices) > MAX_GROUP_SHARE * info.n_atoms:
         group = None
     n_segments = segments_for(info.n_frames, info.frame_nbytes, ranks)
     segments = partial(

@@ -35,7 +35,7 @@ PERCENTILES = (5, 95)
 """Percentiles between which most of many columns lie."""
 FITTED_LAGS = (0.1, 0.5)
 """Part of the lags to which the exponent of a displacement is fitted."""
-GAP = 5
+GAP_FACTOR = 5
 """A curve over time breaks where frames lie this many times the usual interval apart."""
 
 
@@ -300,7 +300,7 @@ def _break_at_gaps(x: NDArray[Any], rows: NDArray[Any]) -> tuple[NDArray[Any], N
     if len(x) < 4:
         return x, rows
     steps = np.diff(x)
-    is_gap = np.pad(steps > GAP * np.median(steps), 1, constant_values=True)
+    is_gap = np.pad(steps > GAP_FACTOR * np.median(steps), 1, constant_values=True)
     gaps = np.flatnonzero(is_gap[1:-1] & ~is_gap[:-2] & ~is_gap[2:]) + 1
     with_nan = [np.insert(values.astype(float), gaps, np.nan, axis=0) for values in (x, rows)]
     return with_nan[0], with_nan[1]

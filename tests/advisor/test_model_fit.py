@@ -13,7 +13,7 @@ from mdio.advisor.closed_form import predict, reference_workload
 from mdio.advisor.fit import (
     TimingRow,
     fit_profile,
-    measured_task,
+    single_rank_task,
     read_timings,
     residuals,
 )
@@ -137,14 +137,14 @@ def test_a_prior_in_which_opening_took_no_time():
     row = TimingRow("hdf5", "gather", 1, 1, 70.0, 20.0, 50.0)
     prior = fit_profile([row], name="x", source="")
     assert prior.task.t_open_s["hdf5"] == 0
-    task = measured_task([replace(row, t_total_max_s=71.0, t_open_mean_s=1.0)], prior)
+    task = single_rank_task([replace(row, t_total_max_s=71.0, t_open_mean_s=1.0)], prior)
     assert task.t_open_s["hdf5"] == 1.0
     assert task.t_open_s["xtc"] == prior.task.t_open_s["xtc"]
 
 
 def test_one_rank_of_one_layout_sets_the_scale_of_all():
     row = TimingRow("hdf5", "gather", 1, 1, 70.0, 20.0, 48.0)
-    task = measured_task([row], COMET)
+    task = single_rank_task([row], COMET)
     ratio = COMET.task.t_io_s["xtc"] / COMET.task.t_io_s["hdf5"]
     assert task.t_io_s["hdf5"] == pytest.approx(48.0)
     assert task.t_io_s["xtc"] == pytest.approx(48.0 * ratio)
@@ -171,12 +171,12 @@ def test_half_of_what_sets_a_layout_apart_is_put_down_to_the_known_machine():
 
 def test_workloads_tell_the_fixed_share_of_compute():
     rows = [TimingRow("hdf5", "gather", x, 1, 500.0, 7 + 3 * x, 48.0) for x in (1, 40, 100)]
-    task = measured_task(rows, COMET)
+    task = single_rank_task(rows, COMET)
     assert task.t_comp_fixed_s == pytest.approx(7)
     assert task.t_comp_repeat_s == pytest.approx(3)
     # Rows of several ranks stand for one rank where there is none.
     several = [replace(row, n_ranks=4, t_comp_mean_s=row.t_comp_mean_s / 4) for row in rows]
-    assert measured_task(several, COMET).t_comp_s(70) == pytest.approx(217, rel=0.02)
+    assert single_rank_task(several, COMET).t_comp_s(70) == pytest.approx(217, rel=0.02)
 
 
 rows = st.builds(

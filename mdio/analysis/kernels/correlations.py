@@ -30,9 +30,9 @@ Floats = NDArray[np.float64]
 
 TRANSFORM_NBYTES = 16 << 20
 """Bytes of a transform that are in memory at a time."""
-UNEVEN = 0.01
+MAX_DEVIATION = 0.01
 """Largest deviation from evenly spaced times, as a share of the time step."""
-GAP = 1.5
+GAP_FACTOR = 1.5
 """A step of time that is this many times the median is a gap."""
 
 
@@ -58,7 +58,7 @@ class Lags:
             )
         dt_ps = float(time[-1] - time[0]) / (n_frames - 1)
         deviation = np.abs(time - time[0] - dt_ps * np.arange(n_frames))
-        tolerance = UNEVEN * dt_ps + 4 * float32_spacing(np.abs(time).max())
+        tolerance = MAX_DEVIATION * dt_ps + 4 * float32_spacing(np.abs(time).max())
         if not dt_ps > 0 or deviation.max() > tolerance:
             raise PlanError(
                 f"frames must be evenly spaced in time, but {_describe_uneven_times(time)}"
@@ -122,7 +122,7 @@ def _describe_uneven_times(time: NDArray[np.float64]) -> str:
             "known; of a NetCDF file, --timestep (in Python: mdio.open(PATH, dt=)) sets the ps "
             "from frame to frame; what was converted from one is to be converted again with it"
         )
-    if median_interval > 0 and intervals[frame] > GAP * median_interval:
+    if median_interval > 0 and intervals[frame] > GAP_FACTOR * median_interval:
         return (
             f"there is a gap between {number_text(time_before)} and {number_text(time_after)} ps, "
             f"while most are {number_text(median_interval)} ps apart; choose frames before or "

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mdio.core.errors import SourceError
-from mdio.core.files.reading import OpenFile, uncounted
+from mdio.core.files.reading import OpenFile, without_counting
 from mdio.core.files.store import store_at, to_path
 from mdio.core.kernels import crc32c
 
@@ -179,5 +179,5 @@ def _read_end(path: Path, *, at_tail: bool) -> bytes:
 
 @lru_cache(maxsize=16)
 def _read_bytes(path: Path, begin: int, *_: int) -> bytes:
-    with uncounted(), OpenFile(path) as file:
+    with without_counting(), OpenFile(path) as file:
         return file.peek(begin, HEAD_NBYTES)

@@ -108,7 +108,7 @@ reads = _Reads()
 
 
 @contextmanager
-def uncounted() -> Iterator[None]:
+def without_counting() -> Iterator[None]:
     """Do not count bytes that are read to recognise a format: those may be of topologies, too."""
     nbytes_before = reads.nbytes_source
     try:
