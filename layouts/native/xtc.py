@@ -185,9 +185,10 @@ class XTCLayout(ScannedLayout):
         ]
         if precision and other_precisions:
             self._precision_note = (
-                f"{self.path}: some frames are rounded to {NM_TO_ANGSTROM / other_precisions[0]:.3g} "
-                f"angstrom, which is no multiple of the {NM_TO_ANGSTROM / precision:.3g} of "
-                "others: an XTC that is written from it rounds them again; h5md and zarr keep them"
+                f"{self.path}: some frames are rounded to "
+                f"{NM_TO_ANGSTROM / other_precisions[0]:.3g} angstrom, which is no multiple of the "
+                f"{NM_TO_ANGSTROM / precision:.3g} of others: an XTC that is written from it "
+                "rounds them again; h5md and zarr keep them"
             )
         return self._read_properties(
             np.reshape(first.vectors_nm, (1, 3, 3)),

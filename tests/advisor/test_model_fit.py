@@ -13,9 +13,9 @@ from mdio.advisor.closed_form import predict, reference_workload
 from mdio.advisor.fit import (
     TimingRow,
     fit_profile,
-    single_rank_task,
     read_timings,
     residuals,
+    single_rank_task,
 )
 from mdio.advisor.profile import (
     ACCESS_MODELS,
