@@ -89,8 +89,7 @@ class StallWatch:
         """By thread: its call, since when it waits for that, and the number of the next report."""
         pending_calls.n_watches += 1
         self._start_thread()
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._start_thread)
+        os.register_at_fork(after_in_child=self._start_thread)
 
     def _start_thread(self) -> None:
         if not self._stopped.is_set():

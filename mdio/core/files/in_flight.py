@@ -451,9 +451,8 @@ def _stop_all() -> None:
         instance.stop()
 
 
-if hasattr(os, "register_at_fork"):
-    # A child would have the requests without their threads.
-    os.register_at_fork(before=_stop_all)
+# A child would have the requests without their threads.
+os.register_at_fork(before=_stop_all)
 
 
 STORE_REQUEST_FACTOR, STORE_MEMORY_FACTOR = 8, 4

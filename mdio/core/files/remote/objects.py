@@ -206,8 +206,8 @@ END_SUFFIX = " and its end"
 """Suffix of the key under which the end of an object is kept."""
 _lock = threading.RLock()
 """Reentrant, and held only for a moment: garbage collection drops objects in any thread."""
-if hasattr(os, "register_at_fork"):  # requests of other threads never end in a child
-    os.register_at_fork(after_in_child=_prefetched.clear)
+# Requests of other threads never end in a child.
+os.register_at_fork(after_in_child=_prefetched.clear)
 
 
 def get(path: Path, byte_range: Any) -> Answer:
