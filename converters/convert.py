@@ -201,19 +201,20 @@ def plan_conversion(
         transform_options |= transformed_layout.selections
         if selected_atoms.universe is not None:
             transformed_layout.universe = selected_atoms.universe
-        transform_notes = notes_on_transform(
-            transformed_layout, selected_atoms.atoms, executor.n_workers
-        )
     if frames is None:
         frames = select_frames(source, **selection.frames)
-    if transform_options is not None and repaired is None:
-        transform_notes += notes_on_cut(
-            transformed_layout,
-            selected_atoms.atoms,
-            frames,
-            selected_atoms.residues,
-            are_stored=True,
+    if transform_options is not None:
+        transform_notes = notes_on_transform(
+            transformed_layout, selected_atoms.atoms, frames, executor.n_workers
         )
+        if repaired is None:
+            transform_notes += notes_on_cut(
+                transformed_layout,
+                selected_atoms.atoms,
+                frames,
+                selected_atoms.residues,
+                are_stored=True,
+            )
     keeps_topology = storage.topology and layout_class(layout_name).facts.keeps_topology
     topology = selected_atoms.topology if keeps_topology else None
     needs_topology_beside = selected_atoms.atoms is not None and not keeps_topology

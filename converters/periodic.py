@@ -717,7 +717,7 @@ def count_all_crossings(view: Any, plan: LayoutPlan, executor: Executor) -> None
 
 
 def notes_on_transform(
-    transformed: TransformedLayout, atoms: AtomIndices | None, n_workers: int
+    transformed: TransformedLayout, atoms: AtomIndices | None, frames: FrameNumbers, n_workers: int
 ) -> list[str]:
     """Return a plan's notes on the transform, and on passes over the source."""
     transform = transformed.prepare_transform(atoms)
@@ -737,7 +737,7 @@ def notes_on_transform(
             f"{passes}"
         )
         if not transform.by_steps:
-            notes += notes_on_nojump(transformed.source)
+            notes += notes_on_nojump(transformed.source, frames)
     return [*notes, *transform.notes]
 
 

@@ -183,10 +183,13 @@ def read_times(source: Layout) -> NDArray[np.float64]:
     return read_columns(source).time
 
 
-def notes_on_nojump(source: Layout) -> list[str]:
-    """Return a note if the unit cell changes: diffusion after ``nojump`` is then wrong."""
-    last, boxes = source.info.n_frames - 1, [np.empty((0, 6), np.float32)]
-    for frame in sorted({0, last // 2, last}):
+def notes_on_nojump(source: Layout, frames: FrameNumbers) -> list[str]:
+    """Return a note if the unit cell changes: diffusion after ``nojump`` is then wrong.
+
+    `frames`: the chosen ones, of which the first, the middle and the last are looked at.
+    """
+    boxes = [np.empty((0, 6), np.float32)]
+    for frame in sorted({int(frames[index]) for index in (0, (len(frames) - 1) // 2, -1)}):
         with suppress(MdioError):  # frames that cannot be read are reported later
             boxes.append(source.read(frame, frame + 1, atoms=[]).box)
     if not does_cell_change(np.concatenate(boxes)):

@@ -228,7 +228,7 @@ class Request:
                 transformed.load_universe = partial(_load_universe, system)
                 if self.group and self.top is not None and any(transformed.selections.values()):
                     _load_universe(system)  # numbers in the full system are others in the group
-            source_frames = self.choose_frames(layout)
+            source_frames = system.frames = self.choose_frames(layout)
             notes = layout.notes
             view = ViewLayout(layout.path, source=layout, frames=source_frames)
             if self.dt_ps is not None:

@@ -29,6 +29,7 @@ from mdio.layouts.foreign.universe import (
 from mdio.layouts.manifest import indices_from_runs, stored_transformation
 from mdio.layouts.registry import open_layout
 from mdio.layouts.views.options import NEED_BONDS, ROT_TRANS
+from mdio.layouts.views.view import FrameNumbers
 
 if TYPE_CHECKING:
     from MDAnalysis import Universe
@@ -57,6 +58,8 @@ class System:
     ) -> None:
         self.layout = layout
         self.source = layout if source is None else source
+        self.frames: FrameNumbers = range(layout.info.n_frames)
+        """Those that are analysed."""
         self._top = top
         self._group = group
         self.notes: list[str] = []

@@ -219,7 +219,7 @@ class MSD(Lagged):
             )
         pbc = system.stored_and_read("pbc")
         if "nojump" in pbc:
-            system.notes += notes_on_nojump(system.layout)
+            system.notes += notes_on_nojump(system.layout, system.frames)
         quiet = system.is_superposed or bool({*pbc} & {*FOLLOWS_ATOMS})
         return replace(super().prepare(system), quiet=quiet)
 

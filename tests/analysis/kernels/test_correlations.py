@@ -163,6 +163,16 @@ def test_diffusion_where_the_cell_changes(tmp_path):
     assert not any("toroidal" in note or "nojump" in note for note in stored.notes)
 
 
+def test_the_cell_changes_in_frames_that_are_left_out(tmp_path):
+    lengths = np.array([24, 24, 24, 24, 25, 26, 27], "f4")
+    box = np.stack([*[lengths] * 3, *[np.full(7, 90)] * 3], axis=1).astype("f4")
+    with mdio.Writer(tmp_path / "a.zarr") as writer:
+        writer.write_block(np.zeros((7, 2, 3), "f4"), box=box, time=np.arange(7))
+    for frames, is_noted in (({"stop": 4}, False), ({"end_ps": 3}, False), ({"stop": 6}, True)):
+        notes = mdio.analyze(tmp_path / "a.zarr", kernel="msd", pbc="nojump", **frames).notes
+        assert any("cell changes" in note for note in notes) == is_noted
+
+
 def test_displacements_of_fitted_frames_are_told(adk, tmp_path):
     out = tmp_path / "fitted.zarr"
     mdio.convert(adk["xtc"], out, top=adk["psf"], selection=mdio.Selection(fit="rot+trans"))

@@ -266,6 +266,8 @@ def test_the_plan_tells_what_it_costs(wandering, tmp_path, capsys):
     told = capsys.readouterr().out
     assert "read once, by one worker" in told
     assert "for diffusion take --pbc toroidal" in told
+    assert main([*command, "--stop", "1"]) == 0
+    assert "for diffusion" not in capsys.readouterr().out
     assert main([*command[:4], "toroidal", "--dry-run"]) == 0
     told = capsys.readouterr().out
     assert "--pbc toroidal follows atoms" in told
