@@ -38,6 +38,13 @@ MIN_XYZ_LINE_NBYTES = 8
 _PAIR = re.compile(r"""([A-Za-z_][\w-]*)\s*=\s*(?:"([^"]*)"|'([^']*)'|\{([^}]*)\}|(\S+))""")
 TRUE_WORDS = ("T", "TRUE", "1")
 _CP2K = re.compile(rb"\s*i\s*=\s*(\d+),\s*time\s*=\s*(-?\d+\.\d+),\s*E\s*=")
+_CP2K_STEP = re.compile(rb"\s*i\s*=\s*\d+,")
+_CP2K_NAME = re.compile(r"-(vel|frc)-\d+\.xyz")
+CP2K_CONTENTS = {
+    "vel": ("velocities", "bohr per atomic unit of time"),
+    "frc": ("forces", "hartree/bohr"),
+}
+"""Contents of a file of CP2K that is not of positions, by a part of its name: kind, usual unit."""
 FS_PER_PS = 1000
 MAX_TILT = 1e-4
 """How far, in angstrom, the first vector of a cell may be from x, the second from the xy plane."""
@@ -47,6 +54,7 @@ class XYZ(TextFormat):
     """XYZ of all kinds."""
 
     has_length_unit = False
+    _is_of_cp2k = False
 
     def records(self, lines: Lines, nbytes: int | None) -> Iterator[FrameRecord]:
         while lines.peek():
@@ -55,7 +63,16 @@ class XYZ(TextFormat):
             comment = lines.next()
             skip_atoms(lines, n_atoms, nbytes, MIN_XYZ_LINE_NBYTES)
             fields = frozenset({"time"} if self._cp2k_values(comment) else ())
+            self._is_of_cp2k |= _CP2K_STEP.match(comment) is not None
             yield FrameRecord(start, lines.offset, n_atoms, fields, notes=_notes(comment))
+
+    def made_up_notes(self) -> Iterator[str]:
+        if self._is_of_cp2k and (name := _CP2K_NAME.search(self.path.name)):
+            contents, unit = CP2K_CONTENTS[name[1]]
+            yield (
+                f"it holds {contents}, as its name says and CP2K names files, in {unit} unless "
+                "CP2K was told otherwise; they are read as if they were positions"
+            )
 
     def text_for_mdanalysis(self, raw: bytes) -> str:
         """Return the frame with the columns that MDAnalysis reads."""

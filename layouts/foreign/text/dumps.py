@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import takewhile
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -96,8 +97,8 @@ class LAMMPS(TextFormat):
     has_length_unit = False
     time_unit = "steps"
 
-    def __init__(self, format_name: str, options: Mapping[str, Any]) -> None:
-        super().__init__(format_name, options)
+    def __init__(self, path: Path, format_name: str, options: Mapping[str, Any]) -> None:
+        super().__init__(path, format_name, options)
         self._same_ids = SameAtoms("id")
         self._has_ids: bool | None = None
         self._units_style = ""
@@ -330,8 +331,8 @@ _VECTOR = re.compile(rb"\s*%s(?:\s+%s){2}\s*" % (_REAL, _REAL))
 class History(TextFormat):
     """A trajectory of DL_POLY."""
 
-    def __init__(self, format_name: str, options: Mapping[str, Any]) -> None:
-        super().__init__(format_name, options)
+    def __init__(self, path: Path, format_name: str, options: Mapping[str, Any]) -> None:
+        super().__init__(path, format_name, options)
         self._same_atoms = SameAtoms("number")
 
     def records(self, lines: Lines, nbytes: int | None) -> Iterator[FrameRecord]:

@@ -113,7 +113,8 @@ class TextFormat(ABC):
     """Unit in which times are counted if frames have none: ``frames`` or ``steps``."""
     needs_n_atoms: bool = False
 
-    def __init__(self, format_name: str, options: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path, format_name: str, options: Mapping[str, Any]) -> None:
+        self.path = path
         self.format_name = format_name
         self.options = dict(options)
 
@@ -304,7 +305,7 @@ class TextFrames(ForeignReader):
         super().__init__(path)
         module_name, _, name = FORMATS[format_name].partition(":")
         module = import_module(f"mdio.layouts.foreign.text.{module_name}")
-        self.format: TextFormat = getattr(module, name)(format_name, options)
+        self.format: TextFormat = getattr(module, name)(path, format_name, options)
         if self.format.needs_n_atoms and "n_atoms" not in options:
             raise self._atom_count_error()
         self._starts, self._stops = array("q"), array("q")

@@ -257,6 +257,27 @@ def test_times_and_steps_of_cp2k(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("name", "contents"),
+    [
+        ("md-vel-1.xyz", "velocities, as its name says and CP2K names files, in bohr per atomic"),
+        ("md-frc-1.xyz", "forces, as its name says and CP2K names files, in hartree/bohr"),
+        ("md-pos-1.xyz", None),
+    ],
+)
+def test_files_of_cp2k_that_hold_no_positions(tmp_path, name, contents):
+    path, out = tmp_path / name, tmp_path / "a.zarr"
+    path.write_text("1\n i = 0, time = 0.000, E = -0.1\n Ar 0.1 0.2 0.3\n")
+    mdio.convert(path, out)
+    for file in (path, out):  # outputs keep it
+        with mdio.open(file) as layout:
+            notes = " ".join(layout.notes)
+            assert contents in notes if contents else "CP2K" not in notes
+    path.write_text("1\nargon\n Ar 0.1 0.2 0.3\n")  # of another program
+    with mdio.open(path) as layout:
+        assert not any("CP2K" in note for note in layout.notes)
+
+
+@pytest.mark.parametrize(
     "name", ["PDB_multiframe", "mol2_molecules", "GRO", "XYZ_mini", "PQR_icodes"]
 )
 def test_what_files_say_of_their_atoms(name, tmp_path):
