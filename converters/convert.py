@@ -58,6 +58,7 @@ from mdio.core.frames import TrajectoryInfo
 from mdio.core.options import takes_options
 from mdio.core.words import list_text, plural, runs_text
 from mdio.layouts.base import Layout, container_format
+from mdio.layouts.cut_molecules import has_box
 from mdio.layouts.manifest import FULL_SYSTEM, indices_from_runs, runs_from_indices
 from mdio.layouts.plan import COMPRESSION_NOTE, LayoutPlan, StorageOptions, WriteOptions
 from mdio.layouts.registry import (
@@ -293,8 +294,8 @@ def plan_conversion(
         groups={name: len(atoms) for name, atoms in selected_atoms.groups.items()},
         codec_shares=codec_shares,
     )
-    # Later frames may have cells, though the first that is chosen has none.
-    info = view.info.replace(has_box=view.info.has_box or source.info.has_box)
+    # Later frames may have cells, though the first, of all or of those chosen, has none.
+    info = view.info.replace(has_box=view.info.has_box or has_box(source))
     plan = checked_plan(writer.plan_for(info, write_options), info, write_options)
     notes += filter(None, [no_stripes_note(target)])
     stores_floats = plan.precision is None and plan.compression is None

@@ -8,6 +8,7 @@ there is no box.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.core.boxes import shortest_heights, with_lengths_of_open_axes
+from mdio.core.errors import MdioError
 from mdio.core.frames import FrameBlock, absent_frames
 from mdio.core.kernels import cut_frames
 from mdio.core.topology import Residues
@@ -50,8 +52,13 @@ RESIDUES_UNKNOWN = (
 
 
 def has_box(source: Layout) -> bool:
-    """Return whether the first frame has a box, or the last file, as behind a structure without."""
-    return source.info.has_box or source.joined_layouts[-1][0].info.has_box
+    """Return whether the first frame has a box, or the last, as behind a structure without."""
+    if source.info.has_box or not source.info.n_frames:
+        return source.info.has_box
+    last = source.info.n_frames - 1
+    with suppress(MdioError):  # a frame that cannot be read is reported later
+        return bool(source.read(last, last + 1, atoms=[]).box.any())
+    return False
 
 
 @dataclass(frozen=True)

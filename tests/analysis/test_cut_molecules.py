@@ -96,6 +96,20 @@ def test_frames_that_are_cut_behind_a_file_without_a_box(cut):
     assert any("atoms that are fitted in" in note for note in result.notes)
 
 
+def test_frames_that_are_cut_behind_a_frame_without_a_box(cut, tmp_path):
+    path, frames = cut
+    universe = mda.Universe(PSF, str(path))
+    with mda.Writer(str(tmp_path / "a.trr"), len(universe.atoms)) as writer:
+        for ts in universe.trajectory:
+            ts.dimensions = ts.dimensions if ts.frame else None
+            writer.write(universe.atoms)
+    options = {"top": PSF, "kernel": "rgyr", "select": "protein"}
+    result = mdio.analyze(tmp_path / "a.trr", **options)
+    assert named(result.notes) == len(set(frames) - {0})
+    result = mdio.analyze(tmp_path / "a.trr", **options, fit="translation", fit_select=CA)
+    assert any("atoms that are fitted in" in note for note in result.notes)
+
+
 def of_reference(notes):
     """Return the notes on a reference that the box cuts."""
     return [note for note in notes if "reference" in note and "all" in note]

@@ -224,7 +224,7 @@ class Pairs(Kernel):
         labels = [f"{names[a]}-{names[b]}" for a, b in zip(first, second, strict=True)]
         atoms, indices = np.unique(np.concatenate([first, second]), return_inverse=True)
         from mdio.analysis.kernels.images import distances_of_pairs
-        from mdio.layouts.cut_molecules import NoCellFinder
+        from mdio.layouts.cut_molecules import NoCellFinder, has_box
 
         periodic = self.periodic and system.can_use_images()
         if periodic and system.is_whole:
@@ -232,8 +232,8 @@ class Pairs(Kernel):
                 "molecules are whole, and distances are those to the nearest image all the same; "
                 "--set periodic=false (in Python: periodic=False) gives those within molecules"
             )
-        has_box = system.source.info.has_box
-        if not (periodic or system.is_whole or system.cut_molecules(atoms)) and has_box:
+        can_be_cut = not periodic and not system.is_whole and has_box(system.source)
+        if can_be_cut and system.cut_molecules(atoms) is None:
             system.notes.append(
                 "these atoms are no neighbours, so that it is not seen where the box cuts their "
                 "molecules, which makes direct distances wrong; make molecules whole with --pbc "
