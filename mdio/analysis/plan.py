@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.analysis.kernels.kernel import Kernel, Prepared, SeriesKernel, prepared_for
-from mdio.analysis.reducers import Mean, Reducer, Stack
+from mdio.analysis.reducers import Mean, Moments, Reducer, Stack
 from mdio.analysis.results import AnalysisResult
 from mdio.analysis.system import System
 from mdio.core.blocks import aligned_blocks
@@ -286,10 +286,12 @@ class Request:
                 keeps_columns = isinstance(self.reducer, Mean | Stack)
                 labels = prepared.labels if keeps_columns else ()
                 quantity = prepared.quantity if keeps_columns else ""
-                if isinstance(self.reducer, Mean) and quantity.endswith(("_degrees", "_radians")):
+                is_of_angles = prepared.quantity.endswith(("_degrees", "_radians"))
+                if isinstance(self.reducer, Moments) and is_of_angles:
                     notes += (
-                        "the mean of angles is that of their numbers, so that 179 and -179 degrees "
-                        "give 0; average their cos and sin instead (dihedrals: degrees=False)",
+                        "means and deviations of angles are those of their numbers, so that 179 "
+                        "and -179 degrees give 0 and 179; average their cos and sin instead "
+                        "(dihedrals: degrees=False)",
                     )
                 prepared = replace(prepared, reducer=self.reducer, labels=labels, quantity=quantity)
             units = None

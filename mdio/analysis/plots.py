@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from html import escape
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 ANGLE = re.compile(r"(?P<part>cos|sin)?\(?(?P<angle>phi|psi|chi1):(?P<residue>[^)]*)\)?")
 """Labels of dihedral angles: ``phi:4AKE:ARG2``, or ``cos(...)`` and ``sin(...)`` of it."""
+Residue = tuple[str, int]
+"""Name of a residue, and how many before it have the same: chains may have no names."""
 MAX_LINES_NAMED = 10
 """Lines that get a legend; with more of one quantity, their distribution is drawn instead."""
 MAX_NARROW_LETTERS = 30
@@ -328,24 +331,27 @@ def _draw_power(
 
 def _dihedral_columns(
     labels: Sequence[str], rows: NDArray[Any]
-) -> dict[str, dict[str, NDArray[Any]]]:
+) -> dict[str, dict[Residue, NDArray[Any]]]:
     """Return degrees by name of the angle and residue, if all columns are dihedrals."""
     if len(labels) != rows.shape[1]:
         return {}
-    parts: dict[tuple[str, str], dict[str, NDArray[Any]]] = {}
+    n_columns = Counter[str]()
+    parts: dict[tuple[str, Residue], dict[str, NDArray[Any]]] = {}
     for label, column in zip(labels, rows.T, strict=True):
         match = ANGLE.fullmatch(label)
         if match is None:
             return {}
-        parts.setdefault((match["angle"], match["residue"]), {})[match["part"] or ""] = column
-    angles: dict[str, dict[str, NDArray[Any]]] = {}
+        residue = match["residue"], n_columns[label]
+        n_columns[label] += 1
+        parts.setdefault((match["angle"], residue), {})[match["part"] or ""] = column
+    angles: dict[str, dict[Residue, NDArray[Any]]] = {}
     for (angle, residue), part in parts.items():
         degrees = part[""] if "" in part else np.degrees(np.arctan2(part["sin"], part["cos"]))
         angles.setdefault(angle, {})[residue] = degrees
     return angles
 
 
-def _draw_angles(angles: dict[str, dict[str, NDArray[Any]]], ax: Axes) -> None:
+def _draw_angles(angles: dict[str, dict[Residue, NDArray[Any]]], ax: Axes) -> None:
     limits = (-180.0, 180.0)
     ax.set_xlim(limits)
     ax.set_xticks(range(-180, 181, 60))

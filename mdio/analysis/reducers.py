@@ -137,7 +137,7 @@ class Sum(Reducer):
         return np.asarray(state[0])
 
 
-class _Moments(Reducer):
+class Moments(Reducer):
     """Number of frames, mean, and sum of squared deviations from it, in double precision.
 
     Merged as in Chan, Golub & LeVeque 1983 (10.1080/00031305.1983.10483115), which loses no digits
@@ -165,7 +165,7 @@ class _Moments(Reducer):
         return n_total, mean, squares_a + squares_b + _squared(delta) * (n_a * n_b / n_total)
 
 
-class Mean(_Moments):
+class Mean(Moments):
     """The mean over all frames."""
 
     def finish(self, state: State) -> Rows:
@@ -173,7 +173,7 @@ class Mean(_Moments):
         return np.asarray(state[1])
 
 
-class Variance(_Moments):
+class Variance(Moments):
     """The variance over all frames (divided by the number of frames)."""
 
     def finish(self, state: State) -> Rows:
@@ -181,7 +181,7 @@ class Variance(_Moments):
         return np.asarray(state[2] / state[0])
 
 
-class StandardDeviation(_Moments):
+class StandardDeviation(Moments):
     """The standard deviation over all frames.
 
     Parameters

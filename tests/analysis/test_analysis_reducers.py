@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from MDAnalysisTests.datafiles import DCD, PSF
 
+import mdio
 from mdio.analysis.reducers import Histogram, Mean, Stack, StandardDeviation, Sum, Variance
 from mdio.analysis.work import RowCollector
 from mdio.core.errors import BlockError, PlanError
@@ -160,3 +162,11 @@ def test_a_histogram_has_no_bins_for_complex_numbers():
 def test_spans_of_time_have_no_mean():
     with pytest.raises(TypeError, match="Mean needs numbers"):
         Mean().lift(np.array([1, 2], "timedelta64[s]"))
+
+
+@pytest.mark.parametrize("reducer", [Mean(), Variance(), StandardDeviation(), Histogram([0, 90])])
+def test_means_and_deviations_of_angles_are_those_of_their_numbers(reducer):
+    kernel = mdio.Dihedrals("resid 10:12", degrees=True)
+    notes = mdio.analyze(DCD, top=PSF, kernel=kernel, reducer=reducer, stop=5).notes
+    is_noted = any("179 and -179 degrees" in note for note in notes)
+    assert is_noted == (not isinstance(reducer, Histogram))

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import MDAnalysis as mda
@@ -98,6 +99,18 @@ def test_phi_and_psi_are_a_map(degrees):
     # Most of a protein of helices lies near (-65, -40); columns are of phi, rows of psi.
     row, column = np.unravel_index(counts.argmax(), (90, 90))
     assert -80 < -180 + 4 * column < -40 and -60 < -180 + 4 * row < -20
+
+
+@pytest.mark.parametrize("degrees", [False, True])
+def test_residues_of_chains_without_names_are_all_drawn(degrees):
+    result = mdio.analyze(DCD, top=PSF, kernel=mdio.Dihedrals(degrees=degrees), step=20)
+    twice = replace(
+        result,
+        values=np.hstack([result.values, result.values]),
+        labels=[*result.labels, *result.labels],
+    )
+    (mesh,) = drawn(twice).collections
+    assert mesh.get_array().filled(0).sum() == 2 * 5 * 212
 
 
 def test_angles_that_are_in_no_map_are_named():
