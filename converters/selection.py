@@ -288,11 +288,11 @@ class SelectedAtoms:
 def notes_on_cut_names(
     topology: Topology | None, holder: str, n_letters: int, *, holds_segments: bool = True
 ) -> list[str]:
-    """Return notes if names are longer than a file of a topology holds.
+    """Return notes if names, or numbers of residues, are longer than a file of a topology holds.
 
     `holder`: how the note calls the file. `n_letters`: of the name of an atom, a residue or a
-    segment. Cut names of segments are noted only if some are then the same: MDAnalysis gives those
-    of a TPR long names.
+    segment, and digits of the number of a residue, of which the last are kept. Cut names of
+    segments are noted only if some are then the same: MDAnalysis gives those of a TPR long names.
     """
     if topology is None:
         return []
@@ -306,6 +306,14 @@ def notes_on_cut_names(
             f"{holder} holds {n_letters} letters of a name, and "
             f"{plural(len(long_names), 'name')} of atoms or residues {have} more, such as "
             f"{long_names[0]}; h5md and zarr hold them in full"
+        )
+    resids = topology.numbers("resids")
+    if resids is not None and resids.max(initial=0) >= 10**n_letters:
+        number = resids[resids >= 10**n_letters][0]
+        notes.append(
+            f"{holder} holds {n_letters} digits of the number of a residue, and the highest is "
+            f"{resids.max()}: {number} becomes {number % 10**n_letters}, which others may have; "
+            "h5md and zarr hold them in full"
         )
     segids = topology.texts("segids") if holds_segments else None
     first_names: dict[str, str] = {}

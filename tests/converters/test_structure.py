@@ -85,6 +85,28 @@ def test_names_that_are_cut_are_told(tmp_path):
     assert "5 letters" in name and "1 name " in name and "OXYGEN2" in name
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_numbers_of_residues_that_are_cut_are_told(tmp_path):
+    universe = mda.Universe.empty(3, n_residues=3, atom_resindex=[0, 1, 2])
+    universe.add_TopologyAttr("names", ["OW"] * 3)
+    universe.add_TopologyAttr("resids", [943, 10943, 123456])
+    universe.load_new(np.ones((1, 3, 3), np.float32))
+    universe.atoms.write(str(tmp_path / "a.xtc"))
+
+    def notes(name, **options):
+        done = mdio.convert(tmp_path / "a.xtc", tmp_path / name, top=universe, **options)
+        return [note for note in done.notes if "digits" in note]
+
+    (note,) = notes("a.pdb")
+    assert "4 digits" in note and "10943 becomes 943" in note and "the highest is 123456" in note
+    assert mda.Universe(tmp_path / "a.pdb").residues.resids.tolist() == [943, 3456]  # two are one
+    (note,) = notes("a.gro")
+    assert "5 digits" in note and "123456 becomes 23456" in note
+    (note,) = notes("b.dcd", select=[0, 1])  # in the topology beside it
+    assert "the matching topology" in note and "10943 becomes 943" in note
+    assert not notes("c.dcd", select=[0]) and not notes("d.zarr", select=[0, 1])
+
+
 def test_molecules_made_whole(tmp_path):
     options = as_options({"pbc": "whole"}) | {
         "top": TPR,
