@@ -6,6 +6,7 @@ each over its runs of frames.
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -326,7 +327,8 @@ class TransformedLayout(Layout):
         **options: Any,
     ) -> None:
         center = _selection_text(center, source, "--center")
-        fit_select = _selection_text(fit_select, source, "--fit-select")
+        in_order = isinstance(fit_reference, str)  # in which the file may have these atoms
+        fit_select = _selection_text(fit_select, source, "--fit-select", in_order=in_order)
         own_options: dict[str, Any] = {"top": top, "pbc": pbc, "center": center, "fit": fit}
         own_options |= {"fit_select": fit_select, "fit_reference": fit_reference}
         super().__init__(path, source=source, transform=transform, **own_options, **options)
@@ -365,7 +367,9 @@ class TransformedLayout(Layout):
         """Return whether frames are fitted by just these atoms."""
         if self.fit_mode is None:  # indices may then be those of a system with more atoms
             return False
-        return bool(self.options["fit_select"] == _selection_text(selection, self.source, "select"))
+        in_order = isinstance(self.options["fit_reference"], str)
+        text = _selection_text(selection, self.source, "select", in_order=in_order)
+        return bool(self.options["fit_select"] == text)
 
     def frame_data(self) -> FrameData:
         """Return the source's numbers of each frame."""
@@ -487,10 +491,11 @@ class TransformedLayout(Layout):
         n_atoms = self.source.info.n_atoms
         with open_layout(file) as layout:
             topology, n_reference = layout.topology(), layout.info.n_atoms
+            atoms: AtomIndices | None
             if n_reference == n_atoms:
                 atoms = fitted_atoms
             elif n_reference == len(fitted_atoms):
-                atoms = None
+                atoms = _order_given(self.options["fit_select"])
             elif (
                 kept_atoms is not None
                 and n_reference == len(kept_atoms)
@@ -650,14 +655,30 @@ class TransformedLayout(Layout):
         return pack_shifts(crossings.shifts)
 
 
-def _selection_text(atoms: Any, source: Layout, option: str) -> str | None:
-    """Return atoms as a selection that chooses them by number; a selection as it is."""
+def _selection_text(
+    atoms: Any, source: Layout, option: str, *, in_order: bool = False
+) -> str | None:
+    """Return atoms as a selection that chooses them by number; a selection as it is.
+
+    `in_order`: whether the text keeps their order, which `_order_given` returns.
+    """
     if atoms is None or isinstance(atoms, str):
         return atoms
-    indices = np.unique(atom_indices(atoms, source.info.n_atoms, source.path, option=option))
+    given = atom_indices(atoms, source.info.n_atoms, source.path, option=option)
+    indices, first = np.unique(given, return_index=True)
+    is_ascending = not in_order or bool((np.diff(first) > 0).all())
+    indices = indices if is_ascending else given[np.sort(first)]
     breaks = np.flatnonzero(np.diff(indices) != 1) + 1
-    runs = np.split(indices, breaks)
-    return "index " + " ".join(f"{run[0]}:{run[-1]}" for run in runs)
+    runs = [f"{run[0]}:{run[-1]}" for run in np.split(indices, breaks)]
+    return "index " + (" " if is_ascending else " or index ").join(runs)
+
+
+def _order_given(selection: str | None) -> AtomIndices | None:
+    """Return the order that sorts atoms given by number; None if they ascend, or are selected."""
+    if selection is None or re.fullmatch(r"index \d+:\d+( or index \d+:\d+)+", selection) is None:
+        return None
+    runs = (map(int, run) for run in re.findall(r"(\d+):(\d+)", selection))
+    return np.argsort(np.concatenate([np.arange(low, high + 1) for low, high in runs]))
 
 
 def _count_crossings(crossings: Crossings, block: FrameBlock, *, apply: bool = True) -> None:

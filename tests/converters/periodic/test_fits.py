@@ -386,6 +386,35 @@ def test_notes_where_the_box_cuts_the_fitted_atoms(tmp_path):
     assert notes(4, fit_reference=str(tmp_path / "0.gro"), **whole) == []
 
 
+@pytest.mark.parametrize("chosen_by", ["select", "fit_select"])
+def test_a_file_of_the_reference_has_atoms_in_the_order_in_which_they_are_chosen(
+    adk, universe, tmp_path, chosen_by
+):
+    """Not in ascending order: those of a file without names were taken for it."""
+    atoms = np.random.default_rng(3).permutation(universe.select_atoms("name CA").ix)[:40]
+    reference = tmp_path / "reference.dcd"
+    mdio.convert(adk["xtc"], reference, top=adk["psf"], select=atoms, start=7, stop=8)
+    chosen = {"fit_select": atoms} if chosen_by == "fit_select" else {}
+    options = {"fit": FIT["fit"], **chosen}
+    for given, out in ((7, "a.zarr"), (reference, "b.zarr")):
+        mdio.convert(
+            adk["xtc"],
+            tmp_path / out,
+            top=adk["psf"],
+            select=atoms if chosen_by == "select" else None,
+            selection=mdio.Selection(**options, fit_reference=given),
+        )
+    frames = [mdio.open(tmp_path / out).read(0, 98).positions for out in ("a.zarr", "b.zarr")]
+    np.testing.assert_allclose(*frames, atol=1e-3)
+    assert mdio.verify(tmp_path / "b.zarr", against=adk["xtc"], top=adk["psf"]).ok
+    rmsd = mdio.RMSD(atoms, reference=reference)
+    values = [
+        mdio.analyze(adk["xtc"], top=adk["psf"], kernel=rmsd, fit="rot+trans", **chosen, **given)
+        for given in ({"fit_reference": 7}, {"fit_reference": reference})
+    ]
+    np.testing.assert_allclose(*(result.values for result in values), atol=1e-4)
+
+
 def test_names_in_a_file_of_the_reference_are_compared(adk, universe, tmp_path):
     given = {
         "top": adk["psf"],
