@@ -144,6 +144,8 @@ class Lagged(SeriesKernel):
     max_lag_ps: float | None = None
 
     label: ClassVar[str]
+    moves: ClassVar[str]
+    """What is correlated, in words."""
 
     def prepare(self, system: System) -> Prepared:
         """Find the atoms.
@@ -155,6 +157,11 @@ class Lagged(SeriesKernel):
         """
         if self.max_lag_ps is not None and not self.max_lag_ps >= 0:
             raise PlanError(f"the longest lag is {self.max_lag_ps} ps; give 0 or more")
+        if system.is_superposed:
+            system.notes.append(
+                f"frames were superposed on a reference by a fit, so that {self.moves} are not "
+                "those of the simulation; give the trajectory from before the fit"
+            )
         atoms = system.select(self.select)
         return Prepared(self.sums, atoms, Sum(), self.fields, labels=(self.label,))
 
@@ -205,17 +212,13 @@ class MSD(Lagged):
     dims: str = "xyz"
 
     label = "msd_angstrom2"
+    moves = "displacements"
 
     def prepare(self, system: System) -> Prepared:
         """Find the atoms."""
         if "".join(sorted({*self.dims} & {*"xyz"})) != "".join(sorted(self.dims)) or not self.dims:
             raise PlanError(
                 f"the dimensions are {self.dims!r}; give some of x, y and z, such as xy"
-            )
-        if system.is_superposed:
-            system.notes.append(
-                "frames were superposed on a reference by a fit, so that displacements are not "
-                "those of the simulation; give the trajectory from before the fit"
             )
         pbc = system.stored_and_read("pbc")
         if "nojump" in pbc:
@@ -284,6 +287,7 @@ class VACF(Lagged):
 
     fields = ("velocities",)
     label = "vacf_angstrom2_per_ps2"
+    moves = "velocities"
 
     def prepare(self, system: System) -> Prepared:
         """Find the atoms."""

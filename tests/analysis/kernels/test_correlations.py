@@ -181,6 +181,21 @@ def test_displacements_of_fitted_frames_are_told(adk, tmp_path):
     assert not any("--pbc nojump" in note for note in notes)
 
 
+@pytest.mark.parametrize(("fit", "is_noted"), [("rot+trans", True), ("translation", False)])
+def test_velocities_of_fitted_frames_are_told(tmp_path, fit, is_noted):
+    """A rotation turns them, too: their correlation is another one."""
+    given = {"top": GRO, "stop": 4}
+    mdio.convert(
+        TRR, tmp_path / "a.zarr", select="name CA", selection=mdio.Selection(fit=fit), **given
+    )
+    here = mdio.analyze(TRR, kernel="vacf", select="name CA", fit=fit, **given)
+    stored = mdio.analyze(tmp_path / "a.zarr", kernel="vacf")
+    unfitted = mdio.analyze(TRR, kernel="vacf", select="name CA", **given)
+    for result in (here, stored):
+        assert any("so that velocities are not" in note for note in result.notes) == is_noted
+        assert np.allclose(result.values, unfitted.values, rtol=1e-3) != is_noted
+
+
 def test_the_longest_lag_may_be_infinite(folder):
     result = mdio.analyze(folder / "adk.zarr", kernel=mdio.MSD(max_lag_ps=np.inf), select=None)
     assert len(result.values) == 98
