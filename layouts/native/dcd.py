@@ -415,8 +415,8 @@ class DCDLayout(NativeLayout):
 
     def tables(self) -> Tables:
         header, n_frames = self.header, self.info.n_frames
-        step_stride = max(header.nsavc, 1)
-        beyond_32_bits = header.istart + step_stride * n_frames > INT32_MAX
+        step_stride = self._interval
+        beyond_32_bits = abs(header.istart + step_stride * n_frames) > INT32_MAX
         if "dt" in self.options or header.free is not None or beyond_32_bits:
             # Copies would lose the time step that the user gave, or the fixed atoms.
             return Tables(None, self._position_table)

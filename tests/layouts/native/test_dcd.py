@@ -198,6 +198,15 @@ def test_an_interval_of_zero_counts_as_one(tmp_path):
     np.testing.assert_array_equal(block.time, [(frame + 30) * delta for frame in range(3)])
 
 
+@pytest.mark.parametrize("nsavc", [0, -10])
+def test_parts_of_odd_intervals_have_the_times_of_the_whole(tmp_path, nsavc):
+    write_dcd(tmp_path / "a.dcd", made_up(6, 2), nsavc=nsavc)
+    mdio.split(tmp_path / "a.dcd", tmp_path / "a.segments", 3)
+    parts = sorted((tmp_path / "a.segments").glob("*/seg-*.dcd"))
+    times = [mdio.open(part).read(0, 2).time for part in parts]
+    np.testing.assert_allclose(np.concatenate(times), mdio.open(tmp_path / "a.dcd").read(0, 6).time)
+
+
 def test_mdanalysis_is_not_imported(tmp_path):
     import subprocess
     import sys
