@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from mdio.core.boxes import boxes_from_vectors
+from mdio.core.words import list_text
 from mdio.layouts.foreign.snapshot import Snapshot
 from mdio.layouts.foreign.text.format import (
     FrameError,
@@ -46,6 +47,8 @@ CP2K_CONTENTS = {
 }
 """Contents of a file of CP2K that is not of positions, by a part of its name: kind, usual unit."""
 FS_PER_PS = 1000
+UNREAD = ("force", "forces", "momenta", "vel", "velo", "velocities")
+"""Names of columns that programs give velocities and forces, in no unit that is known."""
 MAX_TILT = 1e-4
 """How far, in angstrom, the first vector of a cell may be from x, the second from the xy plane."""
 
@@ -167,15 +170,19 @@ def _notes(comment: bytes) -> tuple[str, ...]:
     if b"=" not in comment:
         return ()
     pairs = _comment_values(to_text(comment))
+    columns = pairs.get("properties", "").split(":")[::3]
+    names = [name for name in columns if name.lower() in UNREAD]
+    notes = (f"columns of {list_text(names)} are not read",) if names else ()
     vectors = _lattice(pairs)
     if vectors is None:
-        return ()
+        return notes
     if _is_rotated(vectors):
         return (
+            *notes,
             "Lattice is rotated against x, y and z (a box has its first vector along x, its second "
             "in the plane of x and y): no box is read",
         )
-    return note_on_axes(_periodic(pairs), f'pbc="{pairs.get("pbc")}"')
+    return notes + note_on_axes(_periodic(pairs), f'pbc="{pairs.get("pbc")}"')
 
 
 MIN_TINKER_LINE_NBYTES = 10

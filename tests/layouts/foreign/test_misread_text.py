@@ -229,6 +229,19 @@ def test_columns_of_extended_xyz(tmp_path, properties, row):
 
 
 @pytest.mark.parametrize(
+    "lattice", ["", 'Lattice="9 0 0 0 9 0 0 0 9" ', 'Lattice="0 9 0 9 0 0 0 0 9" ']
+)
+def test_velocities_and_forces_of_extended_xyz_are_told(tmp_path, lattice):
+    properties = f"{lattice}Properties=species:S:1:pos:R:3:Velo:R:3:forces:R:3:Z:I:1"
+    path = write(tmp_path / "a.xyz", f"1\n{properties}\nH 1 2 3 4 5 6 7 8 9 1\n")
+    with mdio.open(path) as layout:
+        assert any("columns of Velo and forces are not read" in note for note in layout.notes)
+    path = write(tmp_path / "b.xyz", f"1\n{lattice}Properties=species:S:1:pos:R:3\nH 1 2 3\n")
+    with mdio.open(path) as layout:
+        assert not any("not read" in note for note in layout.notes)
+
+
+@pytest.mark.parametrize(
     ("text", "cells"),
     [
         (CELL.format(30) + model(0) + model(1) + "END\n", [30, 30]),
