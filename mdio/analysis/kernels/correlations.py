@@ -23,7 +23,7 @@ from mdio.core.boxes import does_cell_change, vectors_from_boxes, with_lengths_o
 from mdio.core.errors import BlockError, PlanError
 from mdio.core.frames import FrameBlock, float32_spacing
 from mdio.core.words import number_text
-from mdio.layouts.views.options import FOLLOWS_ATOMS, TOROIDAL
+from mdio.layouts.views.options import FOLLOWS_ATOMS, TOROIDAL, TRANSLATION
 from mdio.layouts.views.view import notes_on_nojump
 
 Floats = NDArray[np.float64]
@@ -219,6 +219,11 @@ class MSD(Lagged):
         if "".join(sorted({*self.dims} & {*"xyz"})) != "".join(sorted(self.dims)) or not self.dims:
             raise PlanError(
                 f"the dimensions are {self.dims!r}; give some of x, y and z, such as xy"
+            )
+        if TRANSLATION in system.stored_and_read("fit"):
+            system.notes.append(
+                "frames were moved onto a reference by a fit (translation), so that displacements "
+                "are those relative to the atoms that were fitted"
             )
         pbc = system.stored_and_read("pbc")
         if "nojump" in pbc:

@@ -181,6 +181,19 @@ def test_displacements_of_fitted_frames_are_told(adk, tmp_path):
     assert not any("--pbc nojump" in note for note in notes)
 
 
+def test_displacements_of_translated_frames_are_told(adk, tmp_path):
+    """Those of the centre of the fitted atoms are gone."""
+    out = tmp_path / "moved.zarr"
+    options = {"top": adk["psf"], "select": "name CA"}
+    mdio.convert(adk["xtc"], out, selection=mdio.Selection(fit="translation"), **options)
+    here = mdio.analyze(adk["xtc"], kernel="msd", fit="translation", **options)
+    for result in (here, mdio.analyze(out, kernel="msd")):
+        assert any("relative to the atoms that were fitted" in note for note in result.notes)
+    unfitted = mdio.analyze(adk["xtc"], kernel="msd", **options)
+    assert not any("fitted" in note for note in unfitted.notes)
+    assert unfitted.values[50] > here.values[50]
+
+
 @pytest.mark.parametrize(("fit", "is_noted"), [("rot+trans", True), ("translation", False)])
 def test_velocities_of_fitted_frames_are_told(tmp_path, fit, is_noted):
     """A rotation turns them, too: their correlation is another one."""
