@@ -174,19 +174,27 @@ void decode_rest(const Block& block, const FrameStream& frame, int64_t first);
 void decode_wide(const Block& block, const FrameStream* frames, int n_frames);
 
 #if MDIO_X86
-// Entries of a table, loaded one by one: the gather instruction is slower on many processors.
+// Lanes that are stored are to be loaded again: compilers would take them from the register, in more instructions.
+#define MDIO_IN_MEMORY(lanes) __asm__("" : "+m"(lanes))
+
+// Entries of a table, loaded one by one: the gather instruction is slower on many processors. Each goes to all
+// lanes, which takes no more than a load, and one lane is kept.
 MDIO_TARGET("avx2")
-MDIO_INLINE __m128i four_entries(const uint32_t* table, const uint32_t* at) {
-    auto four = _mm_cvtsi32_si128(int32_t(table[at[0]]));
-    four = _mm_insert_epi32(four, int32_t(table[at[1]]), 1);
-    four = _mm_insert_epi32(four, int32_t(table[at[2]]), 2);
-    return _mm_insert_epi32(four, int32_t(table[at[3]]), 3);
+MDIO_INLINE __m256i eight_entries(const uint32_t* table, const uint32_t* at) {
+    const auto all_of = [=](int lane) __attribute__((always_inline, target("avx2"))) {
+        return _mm256_set1_epi32(int32_t(table[at[lane]]));
+    };
+    const auto ab = _mm256_blend_epi32(all_of(0), all_of(1), 0x02), cd = _mm256_blend_epi32(all_of(2), all_of(3), 0x08);
+    const auto ef = _mm256_blend_epi32(all_of(4), all_of(5), 0x20), gh = _mm256_blend_epi32(all_of(6), all_of(7), 0x80);
+    const auto low = _mm256_blend_epi32(ab, cd, 0x0C), high = _mm256_blend_epi32(ef, gh, 0xC0);
+    return _mm256_blend_epi32(low, high, 0xF0);
 }
 MDIO_TARGET("avx2")
 MDIO_INLINE __m256i eight_entries(const uint32_t* table, __m256i slots) {
     alignas(32) uint32_t at[8];
     _mm256_store_si256(reinterpret_cast<__m256i*>(at), slots);
-    return _mm256_set_m128i(four_entries(table, at + 4), four_entries(table, at));
+    MDIO_IN_MEMORY(at);
+    return eight_entries(table, at);
 }
 #endif
 

@@ -134,8 +134,8 @@ struct Stream {
 // Entries of eight symbols.
 MDIO_TARGET("avx2")
 MDIO_INLINE __m256i eight_at(const uint32_t* entries, const uint16_t* at) {
-    const uint32_t low[4] = {at[0], at[1], at[2], at[3]}, high[4] = {at[4], at[5], at[6], at[7]};
-    return _mm256_set_m128i(four_entries(entries, high), four_entries(entries, low));
+    const uint32_t eight[8] = {at[0], at[1], at[2], at[3], at[4], at[5], at[6], at[7]};
+    return eight_entries(entries, eight);
 }
 #endif
 // 32 lanes, with AVX-512.

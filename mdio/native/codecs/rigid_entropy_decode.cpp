@@ -62,6 +62,7 @@ MDIO_INLINE __m128i decode_four(__m128i& x, const uint32_t* tables, const uint8_
     const auto low_twelve = _mm_set1_epi32(0xFFF);
     alignas(16) uint32_t at[4];
     _mm_store_si128(reinterpret_cast<__m128i*>(at), _mm_and_si128(x, _mm_set1_epi32((1 << bits) - 1)));
+    MDIO_IN_MEMORY(at);
     if (bits == CONTEXT_BITS)
         for (int k = 0; k < 4; ++k) at[k] += uint32_t(contexts[k]) << bits;
     const auto one = _mm_unpacklo_epi32(_mm_cvtsi32_si128(int32_t(tables[at[0]])),
@@ -96,6 +97,7 @@ void decode_lanes_plain(const Block& b, const FrameStream& frame) {
     const uint8_t* next = words.next;
     int64_t i = 0;
     for (; i + lanes <= b.n && words.end - next >= 2 * lanes; i += lanes)
+#pragma GCC unroll 4
         for (int lane = 0; lane < lanes; lane += 8) {
             const uint8_t* contexts = bits == CONTEXT_BITS ? in.contexts + i + lane : in.symbols;
             const auto one = decode_four<bits>(x[lane / 4], tables, contexts, next);

@@ -22,13 +22,17 @@ struct Lanes {
     const uint8_t* next;
 };
 
+// Tables in registers.
+struct Tables {
+    const uint32_t* entries;
+    __m128i bits;
+    __m512i mask;
+};
+
 MDIO_TARGET(MDIO_AVX512)
 MDIO_INLINE __m512i entries_at(const uint32_t* tables, __m512i slot) {
-    alignas(64) uint32_t at[WIDTH];
-    _mm512_store_si512(at, slot);
-    const auto low = _mm256_set_m128i(four_entries(tables, at + 4), four_entries(tables, at));
-    const auto high = _mm256_set_m128i(four_entries(tables, at + 12), four_entries(tables, at + 8));
-    return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
+    const auto low = _mm512_castsi256_si512(eight_entries(tables, _mm512_castsi512_si256(slot)));
+    return _mm512_inserti64x4(low, eight_entries(tables, _mm512_extracti64x4_epi64(slot, 1)), 1);
 }
 
 MDIO_TARGET(MDIO_AVX512)
@@ -39,21 +43,19 @@ MDIO_INLINE __m512i sixteen_bytes(const uint8_t* from) {
 // Decodes one symbol of all lanes; if `is_last`, of the first `n`.
 template <bool with_contexts, bool is_last>
 MDIO_TARGET(MDIO_AVX512)
-MDIO_INLINE void decode_step(Lanes& lanes, const Block& b, const uint8_t* contexts, int64_t n, uint8_t* to) {
-    const auto mask = _mm512_set1_epi32(int32_t((1u << b.bits) - 1));
-    const auto bits = _mm_cvtsi32_si128(int32_t(b.bits));
+MDIO_INLINE void decode_step(Lanes& lanes, const Tables& tables, const uint8_t* contexts, int64_t n, uint8_t* to) {
     for (int v = 0; v < VECTORS; ++v) {
         const auto n_active = uint32_t(std::max<int64_t>(0, std::min(WIDTH, n - WIDTH * v)));
         const auto active = is_last ? __mmask16((1u << n_active) - 1) : __mmask16(0xFFFF);
         const auto x = lanes.x[v];
-        auto slot = _mm512_and_si512(x, mask);
+        auto slot = _mm512_and_si512(x, tables.mask);
         if (with_contexts)
-            slot = _mm512_add_epi32(slot, _mm512_sll_epi32(sixteen_bytes(contexts + WIDTH * v), bits));
+            slot = _mm512_add_epi32(slot, _mm512_sll_epi32(sixteen_bytes(contexts + WIDTH * v), tables.bits));
         if (is_last) slot = _mm512_maskz_mov_epi32(active, slot);
-        const auto entry = entries_at(b.tables, slot);
+        const auto entry = entries_at(tables.entries, slot);
         _mm_storeu_si128(reinterpret_cast<__m128i*>(to + WIDTH * v), _mm512_cvtepi32_epi8(entry));
         const auto frequency = _mm512_and_si512(_mm512_srli_epi32(entry, 8), _mm512_set1_epi32(0xFFF));
-        auto y = _mm512_mullo_epi32(frequency, _mm512_srl_epi32(x, bits));
+        auto y = _mm512_mullo_epi32(frequency, _mm512_srl_epi32(x, tables.bits));
         y = _mm512_add_epi32(y, _mm512_srli_epi32(entry, 20));
         const auto low = _mm512_mask_cmplt_epu32_mask(active, y, _mm512_set1_epi32(int32_t(MIN_STATE)));
         const auto words = _mm512_cvtepu16_epi32(
@@ -74,6 +76,8 @@ template <bool with_contexts, int n_frames>
 MDIO_TARGET(MDIO_AVX512)
 MDIO_INLINE void decode_frames(const Block& block, const FrameStream* in) {
     const Block b = block;
+    const Tables tables{b.tables, _mm_cvtsi32_si128(int32_t(b.bits)),
+                        _mm512_set1_epi32(int32_t((1u << b.bits) - 1))};
     FrameStream frames[n_frames];
     Lanes lanes[n_frames];
     for (int k = 0; k < n_frames; ++k) {
@@ -88,11 +92,13 @@ MDIO_INLINE void decode_frames(const Block& block, const FrameStream* in) {
          i += MAX_LANES)
 #pragma GCC unroll 2
         for (int k = 0; k < n_frames; ++k)
-            decode_step<with_contexts, false>(lanes[k], b, frames[k].contexts + i, MAX_LANES, frames[k].symbols + i);
+            decode_step<with_contexts, false>(lanes[k], tables, frames[k].contexts + i, MAX_LANES,
+                                              frames[k].symbols + i);
     for (int k = 0; k < n_frames; ++k) {
         int64_t at = i;
         for (; at < b.n && has_words(lanes[k], frames[k]); at += MAX_LANES)
-            decode_step<with_contexts, true>(lanes[k], b, frames[k].contexts + at, b.n - at, frames[k].symbols + at);
+            decode_step<with_contexts, true>(lanes[k], tables, frames[k].contexts + at, b.n - at,
+                                             frames[k].symbols + at);
         in[k].words->next = lanes[k].next;
         for (int v = 0; v < VECTORS; ++v)
             _mm512_storeu_si512(in[k].words->states + WIDTH * v, lanes[k].x[v]);
