@@ -25,6 +25,7 @@ constexpr uint32_t MIN_STATE = 1u << 16;  // least state of the entropy coder, a
 constexpr int64_t MAX_LANES = 32;
 constexpr int64_t GROUP = 16;  // classes of sorted atoms begin at multiples of it
 constexpr int64_t BLOCK = 1024;  // atoms of a class whose three streams are coded together
+constexpr int64_t ROW_RUN = 512;  // atoms, whose part of a row stays in the first-level cache
 constexpr uint32_t SECTIONED = 128;  // added to the lanes in a description: there are key frames and sections
 
 enum Kind : uint8_t { FREE, TIME, SWING, SPHERE, CIRCLE, KINDS };
@@ -107,7 +108,7 @@ struct Chunk {
     std::vector<Class> classes;
     Atoms atoms;
     std::vector<int32_t> slots;  // of atoms, among the sorted ones
-    std::vector<int32_t> parents;  // of atoms; -1: the origin
+    std::vector<int32_t> run_slots;  // of runs of atoms and behind the last: of each class, its next atom's
     std::vector<int32_t> second_slots;  // of sorted atoms, among the sorted ones (CIRCLE)
     std::vector<uint8_t> are_adjacent;  // of groups: whether their second atoms follow each other
     std::vector<float> squared_lengths;  // of sorted atoms: of their length
@@ -121,6 +122,11 @@ struct Chunk {
     // Whether a section has words in a frame; where it has none it takes no room.
     bool has_words(const Section& section, bool is_key) const {
         return !is_sectioned || !is_key || !section.is_temporal;
+    }
+    // -1: the origin.
+    int64_t parent_of(int64_t i) const {
+        const uint8_t offset = atoms.parent_offsets[size_t(i)];
+        return offset ? i - offset : -1;
     }
     int64_t n_slots() const { return int64_t(squared_lengths.size()); }
 };

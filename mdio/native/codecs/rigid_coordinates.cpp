@@ -9,7 +9,6 @@
 namespace mdio::rigid {
 namespace {
 
-constexpr int64_t RUN = 512;  // atoms, whose rows stay in the first-level cache
 constexpr int64_t BEFORE = 256;  // rows that are kept: parents are nearer; behind them is that of the origin
 constexpr int64_t ROW = 8;  // numbers with AVX2: x, y, z and a zero of one frame, and of the other
 
@@ -70,15 +69,6 @@ MDIO_INLINE void rows_of(const Vectors* const frames[FRAMES_AT_ONCE], int64_t sl
     }
 }
 
-// Adds an atom's vector to the row of its parent, and returns the sum of both frames.
-MDIO_TARGET("avx2")
-MDIO_INLINE __m256 add_up(__m256i* rows, int64_t at, int64_t parent_offset, __m256i vector) {
-    const int64_t parent = parent_offset ? (at - parent_offset) & (BEFORE - 1) : BEFORE;
-    const auto sum = _mm256_add_epi32(vector, rows[parent]);
-    rows[at & (BEFORE - 1)] = sum;
-    return _mm256_castsi256_ps(sum);
-}
-
 // Stores four coordinates of each frame, from number `at` on.
 template <class Code>
 MDIO_TARGET("avx2")
@@ -93,25 +83,26 @@ MDIO_INLINE void put(const Code& code, __m256 q, char* const to[FRAMES_AT_ONCE],
 }  // namespace
 
 CoordinateWriter::CoordinateWriter(const Chunk& chunk, int64_t n_atoms) : chunk_(chunk), n_atoms_(n_atoms) {
-    const size_t n_classes = chunk.classes.size();
     if (!has_avx2()) return;
-    places_.resize(size_t(n_atoms));
-    counts_.resize(size_t((n_atoms + RUN - 1) / RUN) * n_classes);
-    vectors_.resize(size_t(ROW * (RUN + 4 * int64_t(n_classes) + 1)));
-    uint16_t* counts = counts_.data();
-    std::vector<int32_t> shifts(n_classes), next;  // from slots to places; slots
-    for (const Class& c : chunk.classes) next.push_back(int32_t(c.begin));
-    for (int64_t begin = 0; begin < n_atoms; begin += RUN, counts += n_classes) {
-        const auto first = size_t(begin), end = size_t(std::min(begin + RUN, n_atoms));
-        for (size_t i = first; i < end; ++i) ++counts[chunk.atoms.classes[i]];
+    const size_t n_classes = chunk.classes.size();
+    constexpr int64_t row_nbytes = 4 * ROW;
+    static_assert((ROW_RUN + 4 * MAX_CLASSES) * row_nbytes <= UINT16_MAX && BEFORE * row_nbytes <= UINT16_MAX);
+    sources_.resize(size_t(n_atoms));
+    vectors_.resize(size_t(ROW * (ROW_RUN + 4 * int64_t(n_classes) + 1)));
+    std::vector<int32_t> shifts(n_classes);  // from slots to places
+    const int32_t* slots = chunk.run_slots.data();
+    for (int64_t begin = 0; begin < n_atoms; begin += ROW_RUN, slots += n_classes) {
         int32_t place = 0;
         for (size_t c = 0; c < n_classes; ++c) {
-            shifts[c] = place - next[c];
-            next[c] += counts[c];
-            place += (counts[c] + 3) / 4 * 4;
+            shifts[c] = place - slots[c];
+            place += (slots[c + n_classes] - slots[c] + 3) / 4 * 4;
         }
-        for (size_t i = first; i < end; ++i)
-            places_[i] = uint16_t(chunk.slots[i] + shifts[chunk.atoms.classes[i]]);
+        for (int64_t i = begin; i < std::min(begin + ROW_RUN, n_atoms); ++i) {
+            const uint8_t offset = chunk.atoms.parent_offsets[size_t(i)];
+            const int32_t of_vector = chunk.slots[size_t(i)] + shifts[chunk.atoms.classes[size_t(i)]];
+            const int64_t of_parent = offset ? (i - offset) & (BEFORE - 1) : BEFORE;
+            sources_[size_t(i)] = {uint16_t(of_vector * row_nbytes), uint16_t(of_parent * row_nbytes)};
+        }
     }
 }
 
@@ -124,29 +115,34 @@ void CoordinateWriter::write_avx2(const Vectors* const frames[FRAMES_AT_ONCE], c
     const size_t n_classes = chunk_.classes.size();
     int32_t* numbers = vectors_.data();
     while (reinterpret_cast<uintptr_t>(numbers) % 32) ++numbers;
-    const auto* vectors = reinterpret_cast<const __m256i*>(numbers);
+    const auto* vectors = reinterpret_cast<const char*>(numbers);
     __m256i rows[BEFORE + 1];
     rows[BEFORE] = _mm256_setzero_si256();
+    // Adds the vector of an atom to the row of its parent; in `row`, and what is returned, are both frames.
+    const auto add_up = [&](const Source& source, __m256i& row) __attribute__((always_inline, target("avx2"))) {
+        const auto vector = _mm256_load_si256(reinterpret_cast<const __m256i*>(vectors + source.vector));
+        const char* parent = reinterpret_cast<const char*>(rows) + source.parent;
+        row = _mm256_add_epi32(vector, _mm256_load_si256(reinterpret_cast<const __m256i*>(parent)));
+        return _mm256_castsi256_ps(row);
+    };
     char* const out[FRAMES_AT_ONCE] = {to[0], to[1] ? to[1] : to[0]};
-    std::vector<int64_t> next;  // of each class: slots
-    for (const Class& c : chunk_.classes) next.push_back(c.begin);
-    const uint16_t* counts = counts_.data();
-    for (int64_t begin = 0; begin < n_atoms_; begin += RUN, counts += n_classes) {
-        const int64_t n = std::min(RUN, n_atoms_ - begin);
+    const int32_t* slots = chunk_.run_slots.data();
+    for (int64_t begin = 0; begin < n_atoms_; begin += ROW_RUN, slots += n_classes) {
+        const int64_t n = std::min(ROW_RUN, n_atoms_ - begin);
         int64_t place = 0;
         for (size_t c = 0; c < n_classes; ++c) {
-            rows_of(frames, next[c], counts[c], numbers + ROW * place);
-            next[c] += counts[c];
-            place += (counts[c] + 3) / 4 * 4;
+            const int64_t count = slots[c + n_classes] - slots[c];
+            rows_of(frames, slots[c], count, numbers + ROW * place);
+            place += (count + 3) / 4 * 4;
         }
-        const uint16_t* places = places_.data() + begin;
-        const uint8_t* parent_offsets = chunk_.atoms.parent_offsets.data() + begin;
+        const Source* sources = sources_.data() + begin;
         const int64_t n_fours = n / 4 * 4;
         for (int64_t i = 0; i < n_fours; i += 4) {
             const int64_t at = begin + i;
             for (char* frame : out) __builtin_prefetch(frame + 12 * at + 1024, 1);
+            __m256i* own = rows + (at & (BEFORE - 1));
             __m256 x[4];
-            for (int64_t k = 0; k < 4; ++k) x[k] = add_up(rows, at + k, parent_offsets[i + k], vectors[places[i + k]]);
+            for (int64_t k = 0; k < 4; ++k) x[k] = add_up(sources[i + k], own[k]);
             // The zeros between the atoms of a frame are left out.
             put(code, _mm256_blend_ps(x[0], _mm256_permute_ps(x[1], 0x00), 0x88), out, 3 * at);
             put(code, _mm256_shuffle_ps(x[1], x[2], 0x49), out, 3 * at + 4);
@@ -154,7 +150,7 @@ void CoordinateWriter::write_avx2(const Vectors* const frames[FRAMES_AT_ONCE], c
             put(code, _mm256_blend_ps(y_z, _mm256_permute_ps(x[2], 0x02), 0x11), out, 3 * at + 8);
         }
         for (int64_t i = n_fours; i < n; ++i) {
-            const auto x = add_up(rows, begin + i, parent_offsets[i], vectors[places[i]]);
+            const auto x = add_up(sources[i], rows[(begin + i) & (BEFORE - 1)]);
             float both[ROW];
             _mm256_storeu_ps(both, decoded(code, _mm256_castps_si256(x)));
             for (int k = 0; k < FRAMES_AT_ONCE; ++k) std::memcpy(out[k] + 12 * (begin + i), both + 4 * k, 12);
@@ -164,27 +160,34 @@ void CoordinateWriter::write_avx2(const Vectors* const frames[FRAMES_AT_ONCE], c
 #endif
 
 template <class Code>
-void CoordinateWriter::write_plain(const Vectors& vectors, const Code& code, char* to) {
+void CoordinateWriter::write_plain(const Vectors& vectors, const Code& code_given, char* to) {
+    const Code code = code_given;
+    const int64_t n_but_one = n_atoms_ - 1;
     const int32_t *x = vectors.axes[0].data(), *y = vectors.axes[1].data(), *z = vectors.axes[2].data();
     const int32_t* slots = chunk_.slots.data();
     const uint8_t* parent_offsets = chunk_.atoms.parent_offsets.data();
     Row rows[BEFORE + 1] = {};
-    for (int64_t i = 0; i < n_atoms_; ++i) {
+    const auto floats_of = [&](int64_t i) __attribute__((always_inline)) {
         const int64_t slot = slots[i], offset = parent_offsets[i];
         const Row vector = {uint32_t(x[slot]), uint32_t(y[slot]), uint32_t(z[slot]), 0};
         const Row row = vector + rows[offset ? (i - offset) & (BEFORE - 1) : BEFORE];
         rows[i & (BEFORE - 1)] = row;
-        const FloatRow floats = decoded(code, row);
-        // Four bytes too many, but for the last atom.
-        std::memcpy(to + 12 * i, &floats, i + 1 < n_atoms_ ? sizeof floats : 12);
+        return decoded(code, row);
+    };
+    for (int64_t i = 0; i < n_but_one; ++i) {
+        const FloatRow floats = floats_of(i);
+        std::memcpy(to + 12 * i, &floats, sizeof floats);  // four bytes too many
     }
+    if (n_but_one < 0) return;
+    const FloatRow last = floats_of(n_but_one);
+    std::memcpy(to + 12 * n_but_one, &last, 12);
 }
 
 template <class Code>
 void CoordinateWriter::write(const Vectors* const frames[FRAMES_AT_ONCE], const Code& code,
                              char* const to[FRAMES_AT_ONCE]) {
 #if MDIO_X86
-    if (!places_.empty()) return write_avx2(frames, code, to);
+    if (!sources_.empty()) return write_avx2(frames, code, to);
 #endif
     for (int k = 0; k < FRAMES_AT_ONCE; ++k)
         if (to[k]) write_plain(*frames[k], code, to[k]);

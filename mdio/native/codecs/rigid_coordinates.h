@@ -23,9 +23,12 @@ class CoordinateWriter {
 
     const Chunk& chunk_;
     int64_t n_atoms_;
-    // With AVX2, of runs of atoms: how many are of each class, and the place of each atom's vector among those
-    // of its run, which are sorted by classes that begin at multiples of 4.
-    std::vector<uint16_t> counts_, places_;
+    // Of an atom, in bytes: where its vector is among those of its run, which are sorted by classes that begin at
+    // multiples of 4, and its parent's row.
+    struct Source {
+        uint16_t vector, parent;
+    };
+    std::vector<Source> sources_;  // with AVX2
     std::vector<int32_t> vectors_;
 };
 

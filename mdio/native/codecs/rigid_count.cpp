@@ -15,9 +15,8 @@ MDIO_INLINE __m128i vector_at(const int32_t* row, const Place& place) {
 #endif
 
 std::vector<int32_t> groups_along_row(const std::vector<Place>& places, int64_t n_atoms) {
-    constexpr int64_t RUN = 512;  // atoms, whose part of a row stays in the first-level cache
-    const auto run_of = [&](size_t slot) { return size_t(places[slot].atom / (3 * RUN)); };
-    std::vector<int32_t> begins(size_t(n_atoms / RUN + 2)), groups(places.size() / GROUP);
+    const auto run_of = [&](size_t slot) { return size_t(places[slot].atom / (3 * ROW_RUN)); };
+    std::vector<int32_t> begins(size_t(n_atoms / ROW_RUN + 2)), groups(places.size() / GROUP);
     for (size_t slot = 0; slot < places.size(); slot += GROUP) ++begins[run_of(slot) + 1];
     for (size_t run = 1; run < begins.size(); ++run) begins[run] += begins[run - 1];
     for (size_t slot = 0; slot < places.size(); slot += GROUP) groups[size_t(begins[run_of(slot)]++)] = int32_t(slot);

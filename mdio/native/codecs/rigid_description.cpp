@@ -196,18 +196,18 @@ void Chunk::sort() {
         begin += (c.n + GROUP - 1) / GROUP * GROUP;
     }
     slots.resize(size_t(n_atoms));
-    parents.resize(size_t(n_atoms));
+    run_slots.clear();
     second_slots.assign(size_t(begin), 0);
     squared_lengths.assign(size_t(begin), 0.0f);
     for (const Class& c : classes)
         if (c.shift == NO_LENGTHS) std::fill_n(squared_lengths.begin() + c.begin, c.n, float(c.length));
-    for (int64_t i = 0; i < n_atoms; ++i) {
-        const int64_t offset = atoms.parent_offsets[size_t(i)];
-        parents[size_t(i)] = int32_t(offset == 0 ? -1 : i - offset);
-    }
     for (int64_t i = 0; i < std::min<int64_t>(n_atoms, 256); ++i)
         if (atoms.parent_offsets[size_t(i)] > i) fail("an atom's parent is before the first");
+    const auto put_next_slots = [&] {
+        run_slots.insert(run_slots.end(), next.begin(), next.begin() + int64_t(classes.size()));
+    };
     for (int64_t i = 0; i < n_atoms; ++i) {
+        if (i % ROW_RUN == 0) put_next_slots();
         const auto at = size_t(i);
         const int32_t slot = slots[at] = next[atoms.classes[at]]++;
         if (is_plain[atoms.classes[at]]) continue;
@@ -222,6 +222,7 @@ void Chunk::sort() {
             fail("an atom's second one does not come before it");
         second_slots[size_t(slot)] = slots[size_t(other)];
     }
+    put_next_slots();
     are_adjacent.assign(size_t(begin / GROUP), 0);
     for (const Class& c : classes) {
         if (c.kind != CIRCLE) continue;

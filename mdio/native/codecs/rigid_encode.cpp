@@ -46,7 +46,7 @@ class Encoder {
         now_.fit(chunk_.n_slots());
         before_.fit(chunk_.n_slots());
         for (int64_t i = 0; i < n_atoms; ++i)
-            atom_places_[size_t(chunk_.slots[size_t(i)])] = {int32_t(3 * i), 3 * chunk_.parents[size_t(i)]};
+            atom_places_[size_t(chunk_.slots[size_t(i)])] = {int32_t(3 * i), int32_t(3 * chunk_.parent_of(i))};
         groups_ = groups_along_row(atom_places_, n_atoms);
     }
 

@@ -40,7 +40,7 @@ NeededUnits::NeededUnits(const Chunk& chunk, const int64_t* atoms, int64_t n, bo
         is_needed.resize(size_t(n_atoms));
         int64_t n_needed = 0;
         for (int64_t i = 0; i < n; ++i)
-            for (int64_t at = atoms[i]; at >= 0 && !is_needed[size_t(at)]; at = chunk.parents[size_t(at)]) {
+            for (int64_t at = atoms[i]; at >= 0 && !is_needed[size_t(at)]; at = chunk.parent_of(at)) {
                 is_needed[size_t(at)] = true, ++n_needed;
                 units[size_t(unit_of_slot[size_t(chunk.slots[size_t(at)] / GROUP)])] = true;
             }
@@ -49,7 +49,7 @@ NeededUnits::NeededUnits(const Chunk& chunk, const int64_t* atoms, int64_t n, bo
             step_of.resize(size_t(n_atoms));
             for (size_t at = 0; at < size_t(n_atoms); ++at) {
                 if (!is_needed[at]) continue;
-                const int32_t parent = chunk.parents[at];
+                const int64_t parent = chunk.parent_of(int64_t(at));
                 steps_.push_back({parent < 0 ? 0 : step_of[size_t(parent)], chunk.slots[at]});
                 step_of[at] = int32_t(steps_.size());
             }
