@@ -211,9 +211,16 @@ void decode_block(const Chunk& chunk, const Class& c, int64_t begin, int64_t n, 
 void unpack_key_unit(const Class& c, const Unit& unit, FrameDecoder& decoder) {
     for (size_t axis = 0; axis < 3; ++axis) {
         int32_t* to = &decoder.vectors.axes[axis][size_t(c.begin + unit.begin)];
-        const uint8_t* from = decoder.raw_bits + c.key_raw_begin[axis] + unit.begin / 8 * c.widths[axis];
-        unpack_from(from, (unit.n * c.widths[axis] + 7) / 8, c.widths[axis], 0, unit.n, to);
-        for (int64_t i = 0; i < unit.n; ++i) to[i] = int32_t(uint32_t(to[i]) + uint32_t(c.lowest[axis]));
+        const uint32_t width = c.widths[axis], lowest = uint32_t(c.lowest[axis]);
+        const uint8_t* from = decoder.raw_bits + c.key_raw_begin[axis] + unit.begin / 8 * width;
+        if (width > MAX_RAW_BITS) {
+            unpack_from(from, decoder.end - from, width, 0, unit.n, to);
+            for (int64_t i = 0; i < unit.n; ++i) to[i] = int32_t(uint32_t(to[i]) + lowest);
+        } else {
+            uint16_t* above = decoder.raw[0];
+            unpack(from, decoder.end - from, width, unit.n, above);
+            for (int64_t i = 0; i < unit.n; ++i) to[i] = int32_t(above[i] + lowest);
+        }
     }
 }
 
