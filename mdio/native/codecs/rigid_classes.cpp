@@ -123,17 +123,19 @@ Key key_of(int kind, int first, int second, int third) {
 }
 int kind_of(Key key) { return int(key >> 48); }
 
-// Numbers of keys in order of appearance, and the mean squares of distances for each.
+// Numbers of keys in order of appearance; of each how many atoms have it, and the mean squares of distances.
 class Keys {
   public:
     std::vector<Key> all;
+    std::vector<int64_t> uses;
     std::vector<Mean> squared_lengths, others;
     uint16_t number(Key key) {
         uint16_t& last = last_[key * 0x9E3779B97F4A7C15u >> 55];  // the likely number
         if (size_t(last) < all.size() && all[last] == key) return last;
         const auto position = std::find(all.begin(), all.end(), key);
         last = uint16_t(position - all.begin());
-        if (position == all.end()) all.push_back(key), squared_lengths.emplace_back(), others.emplace_back();
+        if (position == all.end())
+            all.push_back(key), uses.push_back(0), squared_lengths.emplace_back(), others.emplace_back();
         return last;
     }
 
@@ -202,6 +204,7 @@ bool repeat_choices(KeyChoice& choice, size_t i) {
     const auto copy = [=](auto& of) { std::copy_n(of.begin() + i - REPEAT, N, of.begin() + i); };
     if (!same(choice.numbers.begin()) || !same(choice.parent_offsets.begin())) return false;
     copy(choice.numbers), copy(choice.parent_offsets), copy(choice.second_offsets);
+    for (size_t k = i; k < i + N; ++k) ++choice.keys.uses[choice.numbers[k]];
     return true;
 }
 
@@ -243,6 +246,7 @@ KeyChoice choose_keys(const FramePairs& pairs, const AtomModels& models, float p
             offset = models.offset[model];
         }
         const uint16_t number = choice.keys.number(key);
+        ++choice.keys.uses[number];
         choice.numbers[i] = number;
         choice.parent_offsets[i] = uint8_t(offset);
         if (on_circle) add_square(pairs, at, at - second, choice.keys.others[number]);
@@ -256,8 +260,6 @@ KeyChoice choose_keys(const FramePairs& pairs, const AtomModels& models, float p
 // with the key of each class.
 std::vector<uint8_t> merge_keys(const KeyChoice& choice, int64_t min_atoms, std::vector<uint16_t>& classes) {
     const auto& keys = choice.keys.all;
-    std::vector<int64_t> counts(keys.size());
-    for (const uint16_t number : choice.numbers) ++counts[number];
     std::vector<uint16_t> sorted(keys.size());
     std::iota(sorted.begin(), sorted.end(), uint16_t(0));
     std::sort(sorted.begin(), sorted.end(), [&](uint16_t a, uint16_t b) { return keys[a] < keys[b]; });
@@ -267,7 +269,7 @@ std::vector<uint8_t> merge_keys(const KeyChoice& choice, int64_t min_atoms, std:
     for (size_t at = 0; at < sorted.size(); ++at) {
         const int kind = kind_of(keys[sorted[at]]);
         const bool is_one_size = at + 1 < sorted.size() && kind_of(keys[sorted[at + 1]]) == kind;
-        n += counts[sorted[at]];
+        n += choice.keys.uses[sorted[at]];
         numbers[sorted[at]] = uint8_t(std::min<size_t>(classes.size(), MAX_CLASSES));
         if (kind < SPHERE && n < min_atoms && is_one_size) continue;
         classes.push_back(sorted[at]);
@@ -279,13 +281,16 @@ std::vector<uint8_t> merge_keys(const KeyChoice& choice, int64_t min_atoms, std:
 // Sets the lengths of atoms of SWING, in a byte each.
 void set_lengths(const AtomModels& models, Chunk& chunk) {
     const auto n_atoms = size_t(chunk.n_atoms), n_classes = chunk.classes.size();
-    std::vector<uint16_t> sixteenths(n_atoms);
-    for (size_t i = 0; i < n_atoms; ++i)
-        sixteenths[i] = uint16_t(std::min(models.length[models.of(i)], 4000.0f) * 16.0f + 0.5f);
+    std::vector<uint16_t> sixteenths(n_atoms + GROUP);
     std::vector<uint16_t> shortest(n_classes, UINT16_MAX), longest(n_classes, 0);
-    for (size_t i = 0; i < n_atoms; ++i) {
-        const uint8_t c = chunk.atoms.classes[i];
-        shortest[c] = std::min(shortest[c], sixteenths[i]), longest[c] = std::max(longest[c], sixteenths[i]);
+    for (size_t group = 0; group < n_atoms; group += GROUP) {
+        const float* lengths = models.length.data() + models.of(group);
+        for (size_t k = 0; k < GROUP; ++k)
+            sixteenths[group + k] = uint16_t(int32_t(std::min(lengths[k], 4000.0f) * 16.0f + 0.5f));
+        for (size_t i = group; i < std::min(group + GROUP, n_atoms); ++i) {
+            const uint8_t c = chunk.atoms.classes[i];
+            shortest[c] = std::min(shortest[c], sixteenths[i]), longest[c] = std::max(longest[c], sixteenths[i]);
+        }
     }
     std::vector<uint8_t> shifts(n_classes, 16);  // which leaves nothing of a length
     for (size_t c = 0; c < n_classes; ++c) {

@@ -196,12 +196,14 @@ MDIO_INLINE void model_atoms(const Places& p, int64_t n, float max_variance, int
 
 // The offsets that are used as parents by atoms begin:end; in solvent these are few.
 inline uint32_t useful_offsets(const AtomModels& models, int64_t begin, int64_t end) {
-    int64_t counts[MAX_OFFSET + 1] = {}, n_rare = 0;
-    for (int64_t i = begin; i < end; ++i) ++counts[models.offset[size_t(i)]], ++counts[models.rigid_offset[size_t(i)]];
+    int64_t counts[MAX_OFFSET + 1] = {}, rigid_counts[MAX_OFFSET + 1] = {}, n_rare = 0;
+    for (int64_t i = begin; i < end; ++i)
+        ++counts[models.offset[size_t(i)]], ++rigid_counts[models.rigid_offset[size_t(i)]];
     uint32_t all = 0;
     for (int64_t offset = 1; offset <= MAX_OFFSET; ++offset) {
-        const bool is_rare = counts[offset] < MIN_USES;
-        all |= uint32_t(!is_rare) << offset, n_rare += is_rare ? counts[offset] : 0;
+        const int64_t n = counts[offset] + rigid_counts[offset];
+        const bool is_rare = n < MIN_USES;
+        all |= uint32_t(!is_rare) << offset, n_rare += is_rare ? n : 0;
     }
     return n_rare > MAX_RARE_USES ? ALL_OFFSETS : all;
 }

@@ -8,17 +8,36 @@
 namespace mdio::rigid {
 namespace {
 
-// Counts of each symbol if `bits` low bits are stored as they are.
+// Counts of each symbol.
 using Counts = std::array<uint32_t, 256>;
-Counts count_symbols(const std::vector<int32_t>& numbers, uint32_t bits) {
-    Counts counts[2] = {};  // by turns: the same symbol twice does not wait for itself
-    const auto symbol_of = [=](int32_t v) { return std::min(uint32_t(v >> bits) + uint32_t(ZERO_SYMBOL), ESCAPE); };
-    size_t i = 0;
-    for (; i + 2 <= numbers.size(); i += 2) ++counts[0][symbol_of(numbers[i])], ++counts[1][symbol_of(numbers[i + 1])];
-    if (i < numbers.size()) ++counts[0][symbol_of(numbers[i])];
-    for (size_t s = 0; s < counts[0].size(); ++s) counts[0][s] += counts[1][s];
-    return counts[0];
-}
+
+// Counts of numbers without their lowest `finest` bits, from which those of symbols follow for up to DEPTH bits more.
+class FineCounts {
+  public:
+    FineCounts(const std::vector<int32_t>& numbers, uint32_t coarsest)
+        : finest_(coarsest > DEPTH ? coarsest - DEPTH : 0), n_(uint32_t(numbers.size())) {
+        for (const int32_t v : numbers) ++bins_[std::min(uint32_t(v >> finest_) + FIRST, FAR)];
+    }
+    bool has(uint32_t bits) const { return bits >= finest_; }
+    Counts at(uint32_t bits) const {
+        Counts counts{};
+        const uint32_t more = bits - finest_;
+        uint32_t n = 0;
+        const uint32_t* bin = bins_.data() + FIRST - (uint32_t(ZERO_SYMBOL) << more);
+        for (uint32_t s = 0; s < ESCAPE; ++s, bin += 1u << more) {
+            for (uint32_t k = 0; k < 1u << more; ++k) counts[s] += bin[k];
+            n += counts[s];
+        }
+        counts[ESCAPE] = n_ - n;
+        return counts;
+    }
+
+  private:
+    static constexpr uint32_t DEPTH = 3, FAR = 256 << DEPTH, FIRST = FAR / 2;  // bins of far numbers, of zero
+    uint32_t finest_, n_;
+    std::array<uint32_t, FAR + 1> bins_{};
+};
+
 // The same with one bit more, if nothing is escaped.
 Counts count_with_one_bit_more(const Counts& of) {
     Counts counts{};
@@ -96,10 +115,12 @@ uint8_t raw_bits(const std::vector<int32_t>& numbers, double share) {
             if (count) cost += count * log_of(count) + 6.0 * share;
         return cost;
     };
-    Counts counts = count_symbols(numbers, safe_bits);
+    FineCounts fine(numbers, safe_bits);
+    Counts counts = fine.at(safe_bits);
     best = cost_of(counts, raw = safe_bits);
     for (uint32_t bits = safe_bits; bits-- > 0;) {
-        const Counts fewer = count_symbols(numbers, bits);
+        if (!fine.has(bits)) fine = FineCounts(numbers, bits);
+        const Counts fewer = fine.at(bits);
         if (30.0 * fewer[ESCAPE] > best) break;  // with fewer bits, more are escaped
         const double cost = cost_of(fewer, bits);
         if (cost <= best) best = cost, raw = bits;
