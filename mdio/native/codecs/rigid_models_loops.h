@@ -11,6 +11,7 @@ namespace {
 constexpr int64_t RUN = 192;  // atoms, whose numbers stay in the first-level cache
 constexpr int32_t NEAR_OFFSET = 3;  // farther parents are tried only where they are much nearer than those before
 constexpr float MUCH_NEARER = 0.6f;  // of squared distances: a bond's is less than half of the next but one's
+constexpr int64_t MANY_FRAMES = 8;  // with fewer, parents that are nearer by little are tried, too: some pay
 constexpr float MAX_RIGID_VARIANCE = 0.4f;  // variance of a length whose ends have been rounded: 1/6
 constexpr float MAX_RIGID_VARIANCE_OF_FEW = 0.5f; // the same, of fewer pairs than there are
 constexpr float CHANCE_BITS = 2.0f;  // bits that one of many parents may gain in few frames
@@ -162,7 +163,8 @@ MDIO_INLINE void model_atoms(const Places& p, int64_t n, float max_variance, int
         if (!(offsets_tried >> offset & 1)) continue;
         Floats penalty{};
         if (offsets_tried == ALL_OFFSETS) {
-            const Floats square = p.squared_distance(0, i, offset), near = nearest * MUCH_NEARER;
+            const float share = p.n_frames < MANY_FRAMES ? 1.0f : MUCH_NEARER;
+            const Floats square = p.squared_distance(0, i, offset), near = nearest * share;
             nearest = smaller(nearest, square);
             if (offset > NEAR_OFFSET) {
                 if (!any_lane(square < near ? Ints{} + 1 : Ints{})) continue;
