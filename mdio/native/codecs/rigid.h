@@ -8,6 +8,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -72,13 +73,13 @@ struct Class {
     std::array<int64_t, STREAMS> raw_begin{}, key_raw_begin{};  // where its low bits begin in a frame, a key frame
     const std::array<int64_t, STREAMS>& raw_begin_of(bool is_key) const { return is_key ? key_raw_begin : raw_begin; }
     std::vector<Frequencies> frequencies;
-    std::vector<uint32_t> tables;  // to decode, one after the other
+    std::unique_ptr<uint32_t[]> tables;  // to decode, one after the other
 
     // The tables of all contexts of a stream.
     const uint32_t* table(int stream) const {
         uint32_t at = 0;
         for (uint32_t t = 0; t < STREAM_TABLES[kind][stream].first; ++t) at += 1u << bits_of(kind, t);
-        return tables.data() + at;
+        return tables.get() + at;
     }
 };
 constexpr uint8_t NO_LENGTHS = 255;

@@ -330,7 +330,7 @@ Chunk find_classes(const FramePairs& pairs, int64_t n_frames, AtomModels& models
         c.shift = NO_LENGTHS;
         if (c.kind >= SPHERE) c.length = uint32_t(choice.keys.squared_lengths[key].value() + 0.5);
         if (c.kind == CIRCLE) c.second_square = uint32_t(choice.keys.others[key].value() + 0.5);
-        chunk.classes.push_back(c);
+        chunk.classes.push_back(std::move(c));
     }
     chunk.atoms.classes.resize(size_t(n_atoms));
     for (size_t i = 0; i < size_t(n_atoms); ++i) chunk.atoms.classes[i] = numbers[choice.numbers[i]];

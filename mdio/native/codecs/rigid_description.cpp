@@ -97,8 +97,8 @@ Class read_class(Reader& from) {
     }
     size_t size = 0;
     for (uint32_t t = 0; t < tables_of(c.kind); ++t) size += size_t(1) << bits_of(c.kind, t);
-    c.tables.resize(size + PADDING);
-    uint32_t* to = c.tables.data();
+    c.tables.reset(new uint32_t[size + PADDING]);  // not zeroed: read_table fills all
+    uint32_t* to = c.tables.get();
     for (uint32_t t = 0; t < tables_of(c.kind); ++t) {
         read_table(from, bits_of(c.kind, t), to);
         to += 1u << bits_of(c.kind, t);
