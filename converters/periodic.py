@@ -670,12 +670,18 @@ def _selection_text(
     indices = indices if is_ascending else given[np.sort(first)]
     breaks = np.flatnonzero(np.diff(indices) != 1) + 1
     runs = [f"{run[0]}:{run[-1]}" for run in np.split(indices, breaks)]
-    return "index " + (" " if is_ascending else " or index ").join(runs)
+    if is_ascending:
+        return "index " + " ".join(runs)
+    return "all and " + " or ".join(f"index {run}" for run in runs)
 
 
 def _order_given(selection: str | None) -> AtomIndices | None:
-    """Return the order that sorts atoms given by number; None if they ascend, or are selected."""
-    if selection is None or re.fullmatch(r"index \d+:\d+( or index \d+:\d+)+", selection) is None:
+    """Return the order that sorts atoms given by number; None if they ascend, or are selected.
+
+    A user's selection "index 5:9 or index 0:3" has atoms that ascend: it does not begin with "all".
+    """
+    numbers = r"all and index \d+:\d+( or index \d+:\d+)+"
+    if selection is None or re.fullmatch(numbers, selection) is None:
         return None
     runs = (map(int, run) for run in re.findall(r"(\d+):(\d+)", selection))
     return np.argsort(np.concatenate([np.arange(low, high + 1) for low, high in runs]))

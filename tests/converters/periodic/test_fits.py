@@ -415,6 +415,21 @@ def test_a_file_of_the_reference_has_atoms_in_the_order_in_which_they_are_chosen
     np.testing.assert_allclose(*(result.values for result in values), atol=1e-4)
 
 
+@pytest.mark.parametrize("text", ["index 300:400 or index 10:60", "index 10:60 or index 40:100"])
+def test_a_file_of_the_reference_has_the_atoms_of_a_selection_in_ascending_order(
+    adk, tmp_path, text
+):
+    """However the selection names them."""
+    reference = tmp_path / "reference.dcd"
+    mdio.convert(adk["xtc"], reference, top=adk["psf"], select=text, start=7, stop=8)
+    frames = []
+    for given in (7, reference):
+        selection = mdio.Selection(fit=FIT["fit"], fit_select=text, fit_reference=given, stop=3)
+        mdio.convert(adk["xtc"], tmp_path / "a.zarr", selection=selection, force=True)
+        frames.append(mdio.open(tmp_path / "a.zarr").read(0, 3).positions)
+    np.testing.assert_allclose(*frames, atol=1e-3)
+
+
 def test_names_in_a_file_of_the_reference_are_compared(adk, universe, tmp_path):
     given = {
         "top": adk["psf"],
