@@ -18,6 +18,7 @@ from mdio.analysis import work
 from mdio.analysis.driver import analyze
 from mdio.analysis.kernels.geometry import RMSD
 from mdio.analysis.kernels.kernel import UserKernel
+from mdio.analysis.plan import Request
 from mdio.analysis.reducers import Mean
 from mdio.analysis.system import System
 from mdio.core.errors import BlockError, PlanError, SourceError
@@ -349,3 +350,19 @@ def test_the_file_of_the_longest_read_is_told(adk, tmp_path):
     files = sorted(out.rglob("*.xtc"))
     assert [timing.slowest_file for timing in result.timings] == [str(file) for file in files]
     assert all(0 < timing.slowest_read_s <= timing.t_io_s for timing in result.timings)
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_only_a_layout_that_was_opened_for_a_plan_is_closed(adk, monkeypatch, is_open):
+    closed = []
+    real_plan = Request.plan
+
+    def plan(request):
+        made = real_plan(request)
+        monkeypatch.setattr(made.layout, "close", lambda: closed.append("the plan's layout"))
+        return made
+
+    monkeypatch.setattr(Request, "plan", plan)
+    with mdio.open(adk["dcd"]) as layout:
+        mdio.analyze(layout if is_open else adk["dcd"], kernel=first_x, stop=9)
+        assert bool(closed) != is_open

@@ -1,6 +1,7 @@
 """Many trajectories side by side: workers stay for all of them, and a note comes once."""
 
 import functools
+import os
 import subprocess
 import sys
 import warnings
@@ -17,6 +18,7 @@ from mdio.converters import selection
 from mdio.converters.ensemble import convert_members
 from mdio.core.errors import BlockError, SourceError
 from mdio.core.words import notes_by_label
+from mdio.parallel.executors import Processes
 from mdio.parallel.pool import WorkerPool
 
 N_REPLICAS = 12
@@ -231,3 +233,20 @@ def test_a_topology_is_parsed_once_for_all(tmp_path, adk, monkeypatch, top):
         with mdio.open(tmp_path / "all.zarr", group=label) as layout:
             assert layout.manifest["recipe"]["top"] == PSF
             assert layout.topology().to_bytes() == topology
+
+
+def test_each_worker_parses_a_topology_once(tmp_path, adk, monkeypatch):
+    parsed = tmp_path / "parsed"
+    read = selection._read_topology
+
+    def noted(top):
+        with parsed.open("a") as file:
+            file.write(f"{os.getpid()}\n")
+        return read(top)
+
+    monkeypatch.setattr(selection, "_read_topology", noted)
+    sources = {str(n): adk["xtc"] for n in range(7)}
+    choice = {"top": PSF, "select": "name CA", "stop": 2, "executor": Processes(2)}
+    mdio.convert_ensemble(sources, tmp_path / "all.zarr", **choice)
+    process_ids = parsed.read_text().split()
+    assert len({*process_ids}) == len(process_ids) > 1

@@ -207,6 +207,13 @@ def test_parts_of_odd_intervals_have_the_times_of_the_whole(tmp_path, nsavc):
     np.testing.assert_allclose(np.concatenate(times), mdio.open(tmp_path / "a.dcd").read(0, 6).time)
 
 
+def test_parts_whose_steps_descend_beyond_32_bits(tmp_path):
+    """No header holds these: their times are counted again, as a note says."""
+    write_dcd(tmp_path / "a.dcd", made_up(6, 2), nsavc=-(2**30))
+    notes = mdio.split(tmp_path / "a.dcd", tmp_path / "a.segments", 3).notes
+    assert any("are counted again" in note for note in notes)
+
+
 def test_mdanalysis_is_not_imported(tmp_path):
     import subprocess
     import sys
