@@ -496,6 +496,13 @@ class TransformedLayout(Layout):
                 atoms = fitted_atoms
             elif n_reference == len(fitted_atoms):
                 atoms = _order_given(self.options["fit_select"])
+                if kept_atoms is not None and len(kept_atoms) == n_reference:
+                    order = np.arange(n_reference) if atoms is None else atoms
+                    if not np.array_equal(kept_atoms[order], fitted_atoms):
+                        notes.append(
+                            f"{file}: has as many atoms as are fitted, and as are kept, which are "
+                            "others or in another order: it is taken to have those that are fitted"
+                        )
             elif (
                 kept_atoms is not None
                 and n_reference == len(kept_atoms)

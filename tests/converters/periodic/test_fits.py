@@ -430,6 +430,20 @@ def test_a_file_of_the_reference_has_the_atoms_of_a_selection_in_ascending_order
     np.testing.assert_allclose(*frames, atol=1e-3)
 
 
+def test_a_file_of_the_reference_may_have_the_order_of_the_atoms_that_are_kept(
+    adk, universe, tmp_path
+):
+    """Which its number of atoms does not tell."""
+    kept = universe.select_atoms("name CA").ix[::-1]
+    reference = tmp_path / "reference.dcd"
+    mdio.convert(adk["xtc"], reference, top=adk["psf"], select=kept, start=7, stop=8)
+    for fit_select, is_noted in ((CA, True), (kept, False)):
+        selection = mdio.Selection(fit="rot+trans", fit_select=fit_select, fit_reference=reference)
+        choice = {"top": adk["psf"], "select": kept, "stop": 2, "force": True}
+        notes = mdio.convert(adk["xtc"], tmp_path / "a.zarr", **choice, selection=selection).notes
+        assert any("in another order" in note for note in notes) == is_noted
+
+
 def test_names_in_a_file_of_the_reference_are_compared(adk, universe, tmp_path):
     given = {
         "top": adk["psf"],
