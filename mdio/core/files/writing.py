@@ -379,6 +379,8 @@ def remove(path: Path) -> None:
                     shutil.rmtree(child, ignore_errors=True)
                 elif child.name not in OUTPUT_MARKERS:
                     child.unlink()
+            if any(os.path.lexists(path / name) for name in OUTPUT_MARKERS):
+                flush(path)  # or a power cut may keep the rest without them
         shutil.rmtree(path, ignore_errors=True)
         if path.exists():  # its folders may be read-only
             for folder, *_ in os.walk(path):

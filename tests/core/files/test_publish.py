@@ -14,7 +14,7 @@ import pytest
 from suites.permissions import folder_of_ordinary_user
 
 from mdio.core.errors import OutputError
-from mdio.core.files import locks
+from mdio.core.files import locks, writing
 from mdio.core.files.journal import Journal
 from mdio.core.files.locks import temporary_for
 from mdio.core.files.publish import publish
@@ -324,3 +324,21 @@ def test_mtime_survives(tmp_path: Path) -> None:
         before = (temporary / "000" / "data").stat().st_mtime_ns
         time.sleep(0.01)
     assert (tmp_path / "a.segments" / "000" / "data").stat().st_mtime_ns == before
+
+
+def test_what_marks_an_output_is_removed_once_the_rest_is_gone_for_good(tmp_path, monkeypatch):
+    """A power cut may keep what was not flushed: without a manifest it would be nobody's."""
+    output, other = tmp_path / "a.zarr", tmp_path / "b"
+    for folder in (output, other):
+        (folder / "particles").mkdir(parents=True)
+        (folder / "particles" / "c.0").touch()
+        (folder / "notes").touch()
+    (output / "zarr.json").touch()
+    flushed = []
+    monkeypatch.setattr(
+        writing, "flush", lambda path: flushed.append((path, [one.name for one in path.iterdir()]))
+    )
+    writing.remove(output)
+    writing.remove(other)
+    assert flushed == [(output, ["zarr.json"])]
+    assert not list(tmp_path.iterdir())
