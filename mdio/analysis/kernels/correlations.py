@@ -144,7 +144,7 @@ class Lagged(SeriesKernel):
     max_lag_ps: float | None = None
 
     label: ClassVar[str]
-    moves: ClassVar[str]
+    correlated: ClassVar[str]
     """What is correlated, in words."""
 
     def prepare(self, system: System) -> Prepared:
@@ -159,8 +159,8 @@ class Lagged(SeriesKernel):
             raise PlanError(f"the longest lag is {self.max_lag_ps} ps; give 0 or more")
         if system.is_superposed:
             system.notes.append(
-                f"frames were superposed on a reference by a fit, so that {self.moves} are not "
-                "those of the simulation; give the trajectory from before the fit"
+                f"frames were superposed on a reference by a fit, so that {self.correlated} are "
+                "not those of the simulation; give the trajectory from before the fit"
             )
         atoms = system.select(self.select)
         return Prepared(self.sums, atoms, Sum(), self.fields, labels=(self.label,))
@@ -212,7 +212,7 @@ class MSD(Lagged):
     dims: str = "xyz"
 
     label = "msd_angstrom2"
-    moves = "displacements"
+    correlated = "displacements"
 
     def prepare(self, system: System) -> Prepared:
         """Find the atoms."""
@@ -292,7 +292,7 @@ class VACF(Lagged):
 
     fields = ("velocities",)
     label = "vacf_angstrom2_per_ps2"
-    moves = "velocities"
+    correlated = "velocities"
 
     def prepare(self, system: System) -> Prepared:
         """Find the atoms."""
