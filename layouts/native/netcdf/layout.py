@@ -412,7 +412,7 @@ class NCDFLayout(NativeLayout):
         LAMMPS names those of times and of the cell alone, which its others follow from. ASE
         has velocities in a unit of its own, and names a wrong one for positions.
         """
-        program = self._data.attributes.get("program")
+        program = str(self._data.attributes.get("program", ""))  # it may be an array
         units = {key: unit for key in self._variable_names if (unit := self._named_unit(key))}
         units = {key: unit for key, unit in units.items() if unit != REDUCED_UNITS}
         if program == "ASE":
@@ -514,7 +514,8 @@ class NCDFLayout(NativeLayout):
     def _scale(self, name: str) -> Any:
         """Return the ``scale_factor`` of a variable; None where there is none, or it is 1."""
         attributes = self._data.variables[name].attributes
-        if (offset := attributes.get("add_offset", 0)) != 0:
+        offset = attributes.get("add_offset", 0)
+        if not (np.isscalar(offset) and offset == 0):  # it may be an array
             raise self._convention_error(f"{name} has an add_offset of {offset!r}", "none")
         factor = attributes.get("scale_factor")
         if factor is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 
+import netCDF4
 import numpy as np
 import pytest
 from suites.native_files import ALL, UNITS, write_ncdf
@@ -27,6 +28,21 @@ def test_what_is_not_the_convention_is_an_error(tmp_path, wrong, version):
     options, message = WRONG[wrong]
     path = write_ncdf(tmp_path / "wrong.nc", ALL, version=version, **options)
     with pytest.raises(SourceError, match=message):
+        NCDFLayout(path).info  # noqa: B018
+
+
+@pytest.mark.parametrize("version", ["NETCDF3_64BIT_OFFSET", "NETCDF4"])
+def test_attributes_that_are_arrays(tmp_path, version):
+    path = write_ncdf(tmp_path / "arrays.nc", ALL, version=version)
+    with NCDFLayout(path) as layout:
+        expected = layout.read(0, 5)
+    with netCDF4.Dataset(path, "a") as data:
+        data.program = np.array([1.0, 2.0])
+    with NCDFLayout(path) as layout:
+        assert np.array_equal(layout.read(0, 5).positions, expected.positions)
+    with netCDF4.Dataset(path, "a") as data:
+        data["coordinates"].add_offset = np.array([0.0, 2.0])
+    with pytest.raises(SourceError, match=r"arrays\.nc.*add_offset"):
         NCDFLayout(path).info  # noqa: B018
 
 
