@@ -394,9 +394,10 @@ class DCDLayout(NativeLayout):
         notes = self._made_up()
         with suppress(SourceError):  # reading this frame raises it; others may be undamaged
             cells = self._first_cells()
-            boxes = boxes_from_cells(cells, header.charmm_version)
-            if are_rotated(cells[are_matrices(cells, header.charmm_version)][:, MATRIX_ORDER]):
-                notes += (ROTATED_CELL,)
+            if cells.any():
+                boxes = boxes_from_cells(cells, header.charmm_version)
+                matrices = cells[are_matrices(cells, header.charmm_version)][:, MATRIX_ORDER]
+                notes += (ROTATED_CELL,) if are_rotated(matrices) else ()
         if header.free is not None:
             self._first_frame = np.empty((1, header.n_atoms, 3), np.float32)
             self._read_records(0, 1, None, self._first_frame, np.empty((1, 6), np.float32))
