@@ -27,6 +27,7 @@ from mdio.converters.selection import (
     check_not_truncated,
     choose_atoms,
     notes_on_cut_names,
+    notes_on_missing_bonds,
     open_with_topology,
     split_readable,
     stored_universe,
@@ -224,9 +225,9 @@ def plan_conversion(
     elif needs_topology_beside and selected_atoms.source_topology is not None:
         selected_atoms.universe = stored_universe(selected_atoms.source_topology, source)
     if needs_topology_beside and storage.topology and not is_structure(target, storage.to):
-        transform_notes += notes_on_cut_names(
-            selected_atoms.topology, "the matching topology", PDB_NAME_LETTERS
-        )
+        kept_topology, holder = selected_atoms.topology, "the matching topology"
+        transform_notes += notes_on_cut_names(kept_topology, holder, PDB_NAME_LETTERS)
+        transform_notes += notes_on_missing_bonds(kept_topology, holder)
     if repaired is not None:
         topology = repaired.meta.topology or topology
         repaired.meta = replace(repaired.meta, topology=topology)

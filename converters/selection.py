@@ -19,7 +19,7 @@ from mdio.core.files.checks import check_regular
 from mdio.core.files.store import store_at, to_path
 from mdio.core.frames import TrajectoryInfo
 from mdio.core.stalls import is_mount_lost
-from mdio.core.topology import Residues, Topology
+from mdio.core.topology import BONDS, Residues, Topology
 from mdio.core.topology import select as select_stored
 from mdio.core.words import plural
 from mdio.layouts.base import Layout, atom_indices
@@ -326,6 +326,21 @@ def notes_on_cut_names(
             )
             break
     return notes
+
+
+MAX_CONECT_SERIAL = 99_999
+"""The last atom for whose bonds PDB has room; if others have bonds, none are written."""
+
+
+def notes_on_missing_bonds(topology: Topology | None, holder: str) -> list[str]:
+    """Return a note if a PDB file of a topology has no room for bonds that the topology has."""
+    bonds = None if topology is None else topology.numbers(BONDS)
+    if bonds is None or bonds.max(initial=0) < MAX_CONECT_SERIAL:
+        return []
+    return [
+        f"{holder} holds no bonds: PDB has room for those of {MAX_CONECT_SERIAL} atoms; h5md and "
+        "zarr hold them"
+    ]
 
 
 def choose_atoms(

@@ -20,7 +20,7 @@ from uuid import uuid4
 import numpy as np
 
 from mdio.converters.options import ConversionOptions, ConvertResult
-from mdio.converters.selection import SelectedAtoms
+from mdio.converters.selection import MAX_CONECT_SERIAL, SelectedAtoms
 from mdio.core.errors import OutputError, SourceError
 from mdio.core.files.checks import first_bytes, read_regular
 from mdio.core.files.fingerprint import fingerprint
@@ -156,8 +156,6 @@ def _has_namesakes(out: Path, sources: Sequence[Path]) -> bool:
 
 
 TOPOLOGY_TITLE = b"Topology written by mdio\n"
-MAX_CONECT_SERIAL = 99_999
-"""The last atom that has room in the lines of bonds of PDB; with others there are none."""
 
 
 def _write_topology(selected_atoms: SelectedAtoms, group: str | None) -> tuple[str, bytes]:

@@ -14,6 +14,7 @@ from mdio.converters.selection import (
     PDB_NAME_LETTERS,
     SelectedAtoms,
     notes_on_cut_names,
+    notes_on_missing_bonds,
     stored_universe,
 )
 from mdio.converters.strategies.conversion import Conversion
@@ -80,6 +81,8 @@ class StructureConversion(Conversion):
             NAME_LETTERS[suffix],
             holds_segments=suffix == ".pdb",
         )
+        if suffix == ".pdb":
+            notes += notes_on_missing_bonds(job.selected_atoms.topology, "pdb")
         plan = job.plan.replace(
             layout=suffix[1:],
             container=suffix[1:],

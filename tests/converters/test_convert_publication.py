@@ -15,6 +15,8 @@ from suites.outputs import as_options, contents
 
 import mdio
 from mdio.cli.main import main
+from mdio.converters.convert import prepare
+from mdio.converters.options import ConversionOptions
 from mdio.converters.strategies import conversion
 from mdio.converters.strategies.job import _bonds_of_pdb
 from mdio.core.errors import OutputError
@@ -372,3 +374,15 @@ def test_bonds_of_a_topology_beside_are_those_that_mdanalysis_writes(choose, tmp
     assert _bonds_of_pdb(atoms) == found
     if found:
         assert theirs.endswith(found + b"END\n")
+
+
+@pytest.mark.parametrize("last, is_told", [(99_998, False), (99_999, True)])
+def test_bonds_without_room_in_pdb_are_told(last, is_told, tmp_path):
+    atoms = _with_bonds([(0, 1), (99_997, last)], n_atoms=100_000)
+    with mda.Writer(str(tmp_path / "md.dcd"), n_atoms=100_000) as writer:
+        writer.write(atoms)
+    for out, select in (("md.segments", "all"), ("md.pdb", None)):
+        options = ConversionOptions.of(top=atoms.universe, select=select)
+        notes = prepare(tmp_path / "md.dcd", tmp_path / out, options).plan.notes
+        assert any("no bonds" in note for note in notes) == is_told
+    assert (b"CONECT" in _bonds_of_pdb(atoms)) != is_told
