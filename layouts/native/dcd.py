@@ -16,8 +16,8 @@ MDAnalysis' DCDReader gives:
   femtoseconds where the titles name CP2K, or LAMMPS, which has units of its own. A header with an
   `nsavc` of 0, which MDAnalysis cannot read, counts as 1.
 - ``step`` is ``frame + 1``, as in MDAnalysis' ``ts.data["step"]`` of DCD files; the unit cell holds
-  cosines, degrees or the symmetric matrix of CHARMM, told apart by the version of CHARMM in the
-  header, then by its values.
+  cosines, degrees or the symmetric matrix of CHARMM, told apart by the version of CHARMM and the
+  time step in the header, then by its values.
 
 Besides what MDAnalysis reads: a fourth dimension, which is skipped; lengths of 8 bytes; and CHARMM
 files of the other byte order have their own `delta`, which MDAnalysis 2.11 does not swap.
@@ -87,11 +87,13 @@ class DCDHeader:
     """Integration steps between frames."""
     delta_ps: float
     """Length of an integration step."""
+    delta_of_any: str | None
+    """That length and who writes it of any trajectory; None if it is known to mean something."""
     has_cell: bool
     n_dimensions: int
     """3, or 4 with CHARMM's fourth dimension."""
-    charmm_version: int
-    """Version of the CHARMM that wrote it; other programs write 24, X-PLOR 0."""
+    has_matrices: bool
+    """Whether cells are the symmetric matrices that newer versions of CHARMM write."""
     is_of_lammps: bool
     """Whether LAMMPS wrote it, whose unit of time is not known."""
 
@@ -258,9 +260,10 @@ def read_header(file: PositionalFile) -> DCDHeader:
         istart=int(control[2]),
         nsavc=int(control[3]),
         delta_ps=float(delta[0]) * unit_ps,
+        delta_of_any=None if is_in_fs else DELTAS_OF_ANY.get(float(delta[0])),
         has_cell=is_charmm and bool(control[11]),
         n_dimensions=4 if is_charmm and control[12] == 1 else 3,
-        charmm_version=int(control[20]),
+        has_matrices=control[20] > MAX_VERSION_OF_OTHERS and delta[0] != IMITATORS_DELTA,
         is_of_lammps=b"LAMMPS" in titles,
     )
 
@@ -310,18 +313,30 @@ MATRIX_ORDER = ((0, 1, 3), (1, 2, 4), (3, 4, 5))  # the rows of CHARMM's symmetr
 
 
 MAX_VERSION_OF_OTHERS = 25
-"""Other programs write version 24 of CHARMM, and lengths and angles."""
+"""Most other programs write version 24 of CHARMM, X-PLOR 0, and lengths and angles."""
+IMITATORS_DELTA = np.float32(0.001)
+"""Step in the headers of programs that write newer versions, and lengths and angles: cpptraj (35),
+LOOS (27), MODYLAS (36). CHARMM's own is in AKMA units, 0.02 for one of 1 fs."""
 
 
-def boxes_from_cells(cells: NDArray[np.float64], charmm_version: int = 0) -> NDArray[np.float32]:
+DELTAS_OF_ANY = {
+    0.0: "0, which Tinker writes",
+    1.0: "1 AKMA unit, which VMD, catdcd and mdtraj write",
+    float(IMITATORS_DELTA): "0.001, which cpptraj, LOOS and MODYLAS write",
+}
+"""Steps that programs write whatever the length of an integration step was."""
+
+
+def boxes_from_cells(cells: NDArray[np.float64], has_matrices: bool = False) -> NDArray[np.float32]:
     """Return the boxes (F, 6) that unit-cell records mean; zeros where there is no cell.
 
     Newer versions of CHARMM write the symmetric matrix of the cell; like chemfiles, this recognises
-    them by the version in the header. For older ones and other programs the values decide, as in
-    MDAnalysis: three angles between -1 and 1 are cosines (NAMD after 2.5, VMD); with a negative
-    number or an angle beyond 180 it is the matrix; else they are degrees.
+    them by the version in the header, if no other program is known to write that header. For older
+    ones and other programs the values decide, as in MDAnalysis: three angles between -1 and 1 are
+    cosines (NAMD after 2.5, VMD); with a negative number or an angle beyond 180 it is the matrix;
+    else they are degrees.
     """
-    if len(cells) == 1 and charmm_version <= MAX_VERSION_OF_OTHERS:
+    if len(cells) == 1 and not has_matrices:
         a, gamma, b, beta, alpha, c = cells[0].tolist()
         if alpha == beta == gamma == 0:  # cosines
             alpha = beta = gamma = 90.0
@@ -331,7 +346,7 @@ def boxes_from_cells(cells: NDArray[np.float64], charmm_version: int = 0) -> NDA
             return np.array([[a, b, c, alpha, beta, gamma]], np.float32)
     lengths_angles = cells[:, BOX_FROM_CELL]
     angles = lengths_angles[:, 3:]
-    has_matrix = are_matrices(cells, charmm_version)
+    has_matrix = are_matrices(cells, has_matrices)
     has_cosines = (np.abs(angles) <= 1).all(axis=1) & ~has_matrix
     angles[has_cosines] = 90.0 - np.arcsin(angles[has_cosines]) * 90.0 / (np.pi / 2)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -342,10 +357,10 @@ def boxes_from_cells(cells: NDArray[np.float64], charmm_version: int = 0) -> NDA
     return boxes
 
 
-def are_matrices(cells: NDArray[np.float64], charmm_version: int) -> NDArray[np.bool_]:
+def are_matrices(cells: NDArray[np.float64], has_matrices: bool) -> NDArray[np.bool_]:
     """Return which cells, (F, 6), are symmetric matrices; see `boxes_from_cells`."""
     is_charmm_matrix = np.zeros(len(cells), bool)
-    if charmm_version > MAX_VERSION_OF_OTHERS:
+    if has_matrices:
         vectors = cells[:, MATRIX_ORDER]  # which span a cell if all their minors are positive
         with np.errstate(all="ignore"):
             minors = [np.linalg.det(vectors[:, :size, :size]) > 0 for size in (1, 2, 3)]
@@ -395,8 +410,8 @@ class DCDLayout(NativeLayout):
         with suppress(SourceError):  # reading this frame raises it; others may be undamaged
             cells = self._first_cells()
             if cells.any():
-                boxes = boxes_from_cells(cells, header.charmm_version)
-                matrices = cells[are_matrices(cells, header.charmm_version)][:, MATRIX_ORDER]
+                boxes = boxes_from_cells(cells, header.has_matrices)
+                matrices = cells[are_matrices(cells, header.has_matrices)][:, MATRIX_ORDER]
                 notes += (ROTATED_CELL,) if are_rotated(matrices) else ()
         if header.free is not None:
             self._first_frame = np.empty((1, header.n_atoms, 3), np.float32)
@@ -486,6 +501,11 @@ class DCDLayout(NativeLayout):
         dt_ps = self.options.get("dt")
         if dt_ps is not None:
             return (f"frames are {dt_ps:g} ps apart, as asked",)
+        if self._header.delta_of_any is not None:
+            return (
+                f"the header gives the time step as {self._header.delta_of_any} whatever it was: "
+                f"frames are {self._dt_ps:.3g} ps apart without --timestep",
+            )
         if self._header.is_of_lammps:
             return (
                 "LAMMPS wrote it, and does not say in which unit times are: assumed to be fs (its "
@@ -549,7 +569,7 @@ class DCDLayout(NativeLayout):
             rows = slice(first - start, end - start)
             if "cell" in arrays:
                 cells = arrays["cell"]["values"].astype(float)
-                boxes[rows] = boxes_from_cells(cells, header.charmm_version)
+                boxes[rows] = boxes_from_cells(cells, header.has_matrices)
             if "axes" in arrays:
                 planar_to_xyz(arrays["axes"][:, :3], positions[rows], atoms)
             elif low < high:

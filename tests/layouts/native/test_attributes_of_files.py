@@ -322,6 +322,40 @@ def test_degrees_under_a_version_of_charmm_are_still_degrees(tmp_path):
     np.testing.assert_allclose(mdio.open(path).read(0, 1).box[0], [30, 40, 50, 90, 80, 90])
 
 
+@pytest.mark.parametrize("version", [27, 35, 36])
+@pytest.mark.parametrize(
+    "angles", [(109.4712190, 109.4712190, 109.4712190), (90, 90, 90), (70, 95, 60)]
+)
+@pytest.mark.parametrize(
+    "of_angle", [lambda degrees: degrees, lambda degrees: np.cos(np.radians(degrees))]
+)
+def test_programs_that_only_give_a_version_of_charmm_write_no_matrices(
+    tmp_path, version, angles, of_angle
+):
+    """As cpptraj (35, cosines), MODYLAS (36, degrees) and LOOS (27, degrees) do."""
+    alpha, beta, gamma = map(of_angle, angles)
+    cell = (200, gamma, 210, beta, alpha, 220)  # longer than its angles: the matrix spans a cell
+    path = dcd(tmp_path / "a.dcd", [b"x"], version=version, delta=0.001, cell=cell)
+    with mdio.open(path) as layout:
+        np.testing.assert_allclose(layout.read(0, 1).box[0], [200, 210, 220, *angles], atol=1e-4)
+        assert "rotated" not in "".join(layout.notes)
+
+
+@pytest.mark.parametrize("delta, by", [(0, "Tinker"), (0.001, "cpptraj"), (1, "VMD")])
+def test_time_steps_that_programs_write_of_any_trajectory_are_told(tmp_path, delta, by):
+    path = dcd(tmp_path / "a.dcd", [b"x"], delta=delta)
+    (note,) = mdio.open(path).info.made_up
+    assert by in note and "--timestep" in note
+    assert "as asked" in mdio.open(path, dt=3).info.made_up[0]
+    mdio.convert(path, tmp_path / "a.zarr")
+    assert by in "".join(mdio.open(tmp_path / "a.zarr").notes)
+
+
+def test_a_step_of_one_femtosecond_of_cp2k_is_one(tmp_path):
+    path = dcd(tmp_path / "a.dcd", [b"REMARK DCD file created by CP2K 2023"], delta=1.0)
+    assert not mdio.open(path).notes
+
+
 def test_titles_longer_than_they_are_marked(tmp_path):
     path = dcd(tmp_path / "a.dcd", [b"one", b"two", b"three"], marked=164)
     with mdio.open(path) as layout:

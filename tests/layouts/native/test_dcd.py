@@ -168,13 +168,13 @@ LENGTHS = st.sampled_from([0.0, -1.0, 1e35, 1e-40, np.nan, np.inf]) | st.floats(
 ANGLES = st.sampled_from([0.0, -0.0, 0.5, 1.0, 90.0, 180.0, 181.0, np.nan]) | st.floats(-2, 200)
 
 
-@given(st.tuples(LENGTHS, ANGLES, LENGTHS, ANGLES, ANGLES, LENGTHS), st.sampled_from([0, 24, 30]))
-def test_the_cell_of_one_frame_is_as_among_others(numbers, version):
+@given(st.tuples(LENGTHS, ANGLES, LENGTHS, ANGLES, ANGLES, LENGTHS), st.booleans())
+def test_the_cell_of_one_frame_is_as_among_others(numbers, has_matrices):
     """To the bit: one alone takes a shorter way."""
     cell = np.array([numbers])
-    several = boxes_from_cells(np.concatenate([cell, cell]), version)
+    several = boxes_from_cells(np.concatenate([cell, cell]), has_matrices)
     np.testing.assert_array_equal(
-        boxes_from_cells(cell, version).view(np.int32), several[:1].view(np.int32)
+        boxes_from_cells(cell, has_matrices).view(np.int32), several[:1].view(np.int32)
     )
 
 
@@ -245,7 +245,7 @@ def test_oblique_cells_of_charmm_are_told_of(tmp_path):
     mdio.convert(path, tmp_path / "a.zarr")
     assert "rotated against x, y and z" in mdio.open(tmp_path / "a.zarr").notes[0]
     for name in ("DCD", "DCD_NAMD_TRICLINIC"):
-        assert not mdio.open(getattr(datafiles, name)).notes
+        assert "rotated" not in "".join(mdio.open(getattr(datafiles, name)).notes)
 
 
 def test_a_rectangular_cell_of_charmm_is_as_any_other(tmp_path):
