@@ -359,14 +359,14 @@ def boxes_from_cells(cells: NDArray[np.float64], has_matrices: bool = False) -> 
 
 def are_matrices(cells: NDArray[np.float64], has_matrices: bool) -> NDArray[np.bool_]:
     """Return which cells, (F, 6), are symmetric matrices; see `boxes_from_cells`."""
+    lengths_angles = cells[:, BOX_FROM_CELL]
+    angles = lengths_angles[:, 3:]
     is_charmm_matrix = np.zeros(len(cells), bool)
     if has_matrices:
         vectors = cells[:, MATRIX_ORDER]  # which span a cell if all their minors are positive
         with np.errstate(all="ignore"):
             minors = [np.linalg.det(vectors[:, :size, :size]) > 0 for size in (1, 2, 3)]
-        is_charmm_matrix = np.all(minors, axis=0)
-    lengths_angles = cells[:, BOX_FROM_CELL]
-    angles = lengths_angles[:, 3:]
+        is_charmm_matrix = np.all(minors, axis=0) & (angles != 90).any(axis=1)
     has_cosines = (np.abs(angles) <= 1).all(axis=1)
     are_no_lengths = (lengths_angles < 0).any(axis=1) | (angles > 180).any(axis=1)
     return np.asarray(is_charmm_matrix | ~has_cosines & are_no_lengths)

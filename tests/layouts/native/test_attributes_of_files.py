@@ -317,9 +317,10 @@ def test_cells_of_charmm_are_matrices(tmp_path, box):
 
 
 def test_degrees_under_a_version_of_charmm_are_still_degrees(tmp_path):
-    cell = (30, 90, 40, 80, 90, 50)  # A, gamma, B, beta, alpha, C
-    path = dcd(tmp_path / "a.dcd", [b"x"], version=40, cell=cell)
-    np.testing.assert_allclose(mdio.open(path).read(0, 1).box[0], [30, 40, 50, 90, 80, 90])
+    for number, (a, b, c, beta) in enumerate([(30, 40, 50, 80), (100, 200, 300, 90)]):
+        cell = (a, 90, b, beta, 90, c)  # A, gamma, B, beta, alpha, C
+        path = dcd(tmp_path / f"{number}.dcd", [b"x"], version=40, cell=cell)
+        np.testing.assert_allclose(mdio.open(path).read(0, 1).box[0], [a, b, c, 90, beta, 90])
 
 
 @pytest.mark.parametrize("version", [27, 35, 36])
