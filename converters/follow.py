@@ -160,15 +160,19 @@ class _Follower:
         """Continue the existing output."""
         with open_with_topology(self.out, None) as old:
             manifest = open_continuation(old, 0).manifest
-            runs = manifest["frames"]
-            if len(runs) != 1 or {"files", "by_program"} & manifest["source"].keys():
+            runs, recipe = manifest["frames"], manifest.get("recipe", {})
+            self.n_published = old.info.n_frames
+            is_single = self.n_published == 1  # then its run does not say how far apart frames are
+            has_other_frames = {"files", "by_program"} & manifest["source"].keys()
+            if len(runs) != 1 or has_other_frames or (is_single and "dt_ps" in recipe):
                 raise PlanError(
                     f"{self.out}: not every frame of one file, or every nth; only such an output "
                     "goes on with --follow (mdio append adds frames of others)"
                 )
             self.first, _, self.step = runs[0]
+            if is_single:
+                self.step = recipe.get("step") or 1
             self._uuid, self._is_compared = old.uuid, False
-            self.n_published = old.info.n_frames
             plan_values = plan_fields(old)
             self.unit_frames = plan_values.get("piece_frames") or int(old.boundaries()[1])
 

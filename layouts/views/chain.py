@@ -124,7 +124,8 @@ class ChainLayout(Layout):
 
     def _notes_on_steps(self, joining: Joining, stored_times: list[StoredTimes]) -> tuple[str, ...]:
         """Return a note if frame numbers, where a file holds no steps, do not fit a neighbour's."""
-        for (number, start, stop), (next_number, next_start, next_stop) in pairwise(joining.parts):
+        parts = [(number, start, stop) for number, start, stop in joining.parts if start < stop]
+        for (number, start, stop), (next_number, next_start, next_stop) in pairwise(parts):
             if (
                 stored_times[number].step_is_frame_number
                 == stored_times[next_number].step_is_frame_number

@@ -209,6 +209,11 @@ def _conversion_options(args: argparse.Namespace) -> ConversionOptions:
 def run(args: argparse.Namespace, executor: Executor) -> int:
     """Convert, or print the plan; under MPI, rank 0 owns the output and prints."""
     with salvage_hint_on_damage(args.salvage):
+        if not (args.follow or is_stream(args.source[0])):
+            for option, value in (("--frames", args.frames), ("--until-idle", args.until_idle)):
+                if value is not None:
+                    advice = "; --stop N converts the first N frames" * (option == "--frames")
+                    raise PlanError(f"{option} is for --follow; add it, or leave it out{advice}")
         if args.ensemble:
             return _run_ensemble(args, executor)
         advice = "add --ensemble to keep trajectories apart by label, or leave out the label"

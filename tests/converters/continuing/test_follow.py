@@ -14,6 +14,7 @@ import pytest
 from suites.outputs import as_options
 
 import mdio
+from mdio.cli.main import main
 from mdio.converters.follow import follow
 from mdio.core.errors import PlanError, SourceError
 from mdio.layouts import plan
@@ -162,6 +163,29 @@ def test_the_end(tmp_path, whole, grow):
             follow(growing.path, tmp_path / "a.zarr", until_idle_s=0, **bad)
 
 
+def test_an_output_of_one_frame_goes_on_with_its_step(tmp_path, whole):
+    source, out, again = tmp_path / "md.dcd", tmp_path / "out.zarr", {"until_idle_s": 0}
+    data = whole["dcd"].read_bytes()
+    source.write_bytes(data[:1000])
+    assert follow(source, out, **again, step=5).n_frames == 1
+    source.write_bytes(data)
+    assert follow(source, out, **again, append=True).n_frames == N_FRAMES / 5
+    assert mdio.verify(out, against=source).ok
+    by_time = tmp_path / "by_time.zarr"
+    mdio.convert(source, by_time, selection=mdio.Selection(dt_ps=5, stop=2))
+    with pytest.raises(PlanError, match="every nth; only such an output goes on"):
+        follow(source, by_time, **again, append=True)
+
+
+@pytest.mark.parametrize("ending", ["ncdf", "dcd", "trr"])
+def test_nothing_new_in_a_source_without_steps(tmp_path, whole, ending):
+    out = tmp_path / "out.zarr"
+    mdio.convert(whole[ending], out)
+    result = follow(whole[ending], out, until_idle_s=0, append=True)
+    assert result.found_complete
+    assert result.n_frames == N_FRAMES
+
+
 @pytest.mark.parametrize("how", ["cut", "replaced", "removed"])
 def test_a_source_that_does_not_just_grow(tmp_path, whole, how):
     source, out = tmp_path / "md.xtc", tmp_path / "out.zarr"
@@ -213,6 +237,14 @@ def test_what_nothing_can_be_added_to_is_refused_at_once(tmp_path, whole):
     mdio.convert(whole["xtc"], out)
     with pytest.raises(PlanError, match="cannot append to xtc, only to mdio's"):
         follow(whole["xtc"], out, append=True)
+
+
+def test_options_of_following_are_for_following(tmp_path, whole, capsys):
+    out = tmp_path / "out.zarr"
+    for option in ("--frames", "--until-idle"):
+        assert main(["convert", str(whole["xtc"]), str(out), option, "7"]) == 2
+        assert f"{option} is for --follow; add it, or leave it out" in capsys.readouterr().err
+    assert not out.exists()
 
 
 def test_frames_that_are_too_few_for_a_full_unit_are_told_once(tmp_path, whole):
