@@ -277,8 +277,11 @@ def _source_frames_of_output(layout: Layout, source: ViewLayout, unit: str) -> N
     except CorruptLayoutError:
         # A segment is damaged. Of frames with equal times the output most likely has the last.
         frames = order[np.diff(source_keys, append=np.inf) > 0]
-        if len(frames) != len(output_frames):
-            raise
+        if len(frames) != len(output_frames):  # it has every nth of them, perhaps
+            chosen = indices_from_runs((layout.manifest or {})["frames"])
+            if len(chosen) != len(output_frames) or chosen.max(initial=-1) >= len(frames):
+                raise
+            frames = frames[chosen]
         return frames
     tolerance = np.zeros(len(keys))
     if unit == "ps":

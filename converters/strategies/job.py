@@ -217,10 +217,14 @@ class RepairedOutput:
         for key in CHECKSUM_KEYS:
             names = list(_differing_names(self.manifest.get(key, {}), manifest.get(key, {})))
             if names:
+                problem = "this source does not give"
+                advice = "give the source (and the topology) that it was made from, or convert"
+                if manifest.get("container") in ("dcd", "ncdf") and "files" in manifest["source"]:
+                    problem = "several DCD or NetCDF files, added one by one, may not give"
+                    advice = "if these are its sources, convert them"
                 raise SourceError(
-                    f"{self.former.path}: this source does not give the checksums that the output "
-                    f"was written with ({', '.join(names[:MAX_RUNS])}), so nothing was changed; "
-                    "give the source (and the topology) that it was made from, or convert again"
+                    f"{self.former.path}: {problem} the checksums that the output was written "
+                    f"with ({', '.join(names[:MAX_RUNS])}), so nothing was changed; {advice} again"
                 )
 
 

@@ -161,6 +161,34 @@ def test_parts_that_overlap_and_were_appended(adk, tmp_path, name):
             shutil.rmtree(mine.parent)
 
 
+def test_netcdf_files_that_were_added_one_by_one_are_not_repaired(adk, tmp_path):
+    parts, out = [tmp_path / "1.ncdf", tmp_path / "2.ncdf"], tmp_path / "a.segments"
+    for part, frames in zip(parts, [slice(0, 20), slice(20, 40)], strict=True):
+        universe = mda.Universe(str(adk["psf"]), str(adk["xtc"]))
+        universe.atoms.write(str(part), frames=universe.trajectory[frames])
+    mdio.convert(parts[0], out)
+    mdio.append(parts[1], out)
+    flip(sorted(out.glob("*/*.ncdf"))[0])
+    good = files_of(out)
+    with pytest.raises(SourceError, match="added one by one, may not give the checksums"):
+        mdio.repair(out, parts)
+    assert files_of(out) == good
+
+
+def test_every_nth_frame_of_parts_that_were_appended(adk, tmp_path):
+    parts, out = [tmp_path / "1.xtc", tmp_path / "2.xtc"], tmp_path / "a.segments"
+    for part, (start, stop) in zip(parts, [(0, 60), (50, None)], strict=True):
+        mdio.convert(adk["xtc"], part, start=start, stop=stop)
+    storage = mdio.Storage(container="trr", segments=3)
+    mdio.convert(parts[0], out, step=2, storage=storage)
+    mdio.append(parts[1], out)
+    victim = sorted(out.glob("*/*.trr"))[-1]
+    good = victim.read_bytes()
+    victim.write_bytes(good[:1000])
+    assert mdio.repair(out, parts).repaired
+    assert victim.read_bytes() == good
+
+
 def test_what_is_whole_is_linked(adk, tmp_path):
     segments = tmp_path / "a.segments"
     mdio.convert(adk["dcd"], segments, storage=mdio.Storage(segments=4))
