@@ -44,6 +44,8 @@ from mdio.core.errors import SourceError
 from mdio.core.words import list_text
 
 MAX_SECONDS = 1e9
+MAX_COUNT = 10**18
+"""Most frames, or bytes."""
 MAX_PARTS_PER_TOTAL = 1.5
 """Largest sum of the mean parts of a row, divided by its total; larger ones are sums over ranks,
 not means, or in another unit."""
@@ -77,6 +79,9 @@ class TimingRow:
     executor: str = ""
     cores: int | None = None
     """Cores of a node, where the table has them."""
+    n_frames: int | None = None
+    nbytes: int | None = None
+    """Bytes that all ranks read together."""
     name: str = ""
     """Name of the layout in the table."""
 
@@ -89,7 +94,8 @@ class TimingRow:
 def read_timings(path: str | Path) -> list[TimingRow]:
     """Read timings from a CSV file with the columns of `TimingRow`; others are ignored.
 
-    ``machine``, ``executor`` and the columns that may be None may be left out or empty.
+    ``machine``, ``executor`` and the columns that may be None may be left out or empty. Without
+    ``n_frames`` and ``nbytes``, those of the task of the prior are taken for those measured.
     """
     try:
         with Path(path).open(encoding="utf-8-sig", newline="") as file:
@@ -126,12 +132,12 @@ def read_timings(path: str | Path) -> list[TimingRow]:
                 f"{row.workload_x:g} at {row.n_ranks} ranks is in line {earlier_line} already; "
                 "give the mean of repeats"
             )
-        for name in ("machine", "cores"):
+        for name in ("machine", "cores", "n_frames"):
             first_value, value = getattr((rows or [row])[0], name), getattr(row, name)
             if value != first_value:
                 raise SourceError(
-                    f"{location}: column {name}: {value!r} after {first_value!r}; "
-                    f"fit one machine at a time"
+                    f"{location}: column {name}: {value!r} after {first_value!r}; fit one machine "
+                    "at a time, and runs of the same frames"
                 )
         lines_by_key[key] = number
         rows.append(row)
@@ -184,7 +190,7 @@ def _parse_row(cells: dict[str, str], location: str) -> TimingRow:
             )
     numbers: dict[str, float] = {}
     optional = [name for name in OPTIONAL_SECONDS if cells.get(name)]
-    counts = ["n_ranks", *(["cores"] if cells.get("cores") else [])]
+    counts = ["n_ranks", *(name for name in ("cores", "n_frames", "nbytes") if cells.get(name))]
     for name in ("workload_x", *counts, *REQUIRED_SECONDS, *optional):
         try:
             value = float(cells[name])
@@ -192,8 +198,9 @@ def _parse_row(cells: dict[str, str], location: str) -> TimingRow:
             value = math.nan
         is_valid, expected = 0 <= value <= MAX_SECONDS, f"a number from 0 to {MAX_SECONDS:.0e}"
         if name in counts:
-            is_valid = value.is_integer() and 1 <= value <= MAX_RANKS
-            expected = f"a whole number from 1 to {MAX_RANKS:,}"
+            largest = MAX_RANKS if name in ("n_ranks", "cores") else MAX_COUNT
+            is_valid = value.is_integer() and 1 <= value <= largest
+            expected = f"a whole number from 1 to {largest:,}"
         if not is_valid:
             raise SourceError(f"{location}: column {name}: {cells[name]!r}, expected {expected}")
         if value == 0 and name not in optional:
@@ -241,8 +248,13 @@ def single_rank_task(rows: Sequence[TimingRow], base: Profile) -> Task:
         t_open_s[family] = min(t_open_s[family], rest_s[family])
         rest_s[family] -= t_open_s[family]
     fixed, repeat = _fit_compute(rows, task.t_comp_fixed_s / task.t_comp_repeat_s)
+    n_frames = rows[0].n_frames or task.n_frames
+    nbytes = _mean_by_family((row for row in rows if row.nbytes), lambda row: row.nbytes or 0.0)
+    share = n_frames / task.n_frames
     return replace(
         task,
+        n_frames=n_frames,
+        nbytes=_fill_missing(nbytes, {name: share * n for name, n in task.nbytes.items()}),
         t_io_s=_fill_missing(io_s, task.t_io_s),
         t_open_s=t_open_s,
         t_rest_s={name: rest_s.get(name, 0.0) for name in task.t_rest_s},
@@ -440,7 +452,7 @@ def fit_profile(
 
     `rows`: measured runs of one machine; a row of one rank is enough. `cores_per_node`: of that
     machine; None: as in the rows, or else in `base`. `base`: values of the priors; by default the
-    profile ``comet``, whose task is assumed to be the one measured. `wide_priors`: use wide priors,
+    profile ``comet``. `wide_priors`: use wide priors,
     for a `base` without measurements.
     """
     prior_profile = base or load_profile("comet")
@@ -473,8 +485,10 @@ def _starting_profile(
 ) -> Profile:
     """Return the start of the fit: the prior machine with this one's single-rank times."""
     cores = cores_per_node or rows[0].cores or prior_profile.cores_per_node
-    task = single_rank_task(rows, prior_profile)
-    slowdown = task.t_io_s["xtc"] / prior_profile.task.t_io_s["xtc"]
+    task, prior_task = single_rank_task(rows, prior_profile), prior_profile.task
+    share = task.n_frames / prior_task.n_frames
+    slowdown = task.t_io_s["xtc"] / prior_task.t_io_s["xtc"] / share  # of a frame
+    byte_slowdown = slowdown * share * prior_task.nbytes["xtc"] / task.nbytes["xtc"]
     total_rate, file_rate = highest_rates(rows, task)
     rate = max(task.nbytes[family] / seconds for family, seconds in task.t_io_s.items())
     storage = replace(
@@ -483,11 +497,11 @@ def _starting_profile(
         # Opens are assumed to be slower by the square root of the slow-down of reads.
         open_file_s=prior_profile.storage.open_file_s * math.sqrt(slowdown),
         aggregate_bytes_per_s=max(
-            2 * total_rate, prior_profile.storage.aggregate_bytes_per_s / slowdown
+            2 * total_rate, prior_profile.storage.aggregate_bytes_per_s / byte_slowdown
         ),
         stripe_bytes_per_s=max(
             2 * file_rate / prior_profile.storage.stripe_count,
-            prior_profile.storage.stripe_bytes_per_s / slowdown,
+            prior_profile.storage.stripe_bytes_per_s / byte_slowdown,
         ),
         # A link is assumed to carry the reads of all its cores, each as fast as if it were alone.
         node_bytes_per_s=max(2 * cores * rate, prior_profile.storage.node_bytes_per_s),
@@ -500,6 +514,10 @@ def _starting_profile(
         node_slowdown=max(prior_profile.node_slowdown, MIN_SLOWDOWN if prior_is_measured else 0.0),
         task=task,
         storage=storage,
+        gather={
+            gather_name: replace(cost, base_s=cost.base_s * share)
+            for gather_name, cost in prior_profile.gather.items()
+        },
         noise=_shrink_to_means(prior_profile.noise) if prior_is_measured else prior_profile.noise,
         measured=dict(Counter("/".join(row.pair) for row in rows if row.n_ranks > 1)),
     )

@@ -269,6 +269,7 @@ def _row(group: Sequence[dict[str, Any]]) -> dict[str, Any]:
     row = {name: first[name] for name in ("series", "kernel", *asdict(Case("", "", "", "", 0, 0)))}
     row["repeats"] = len(group)
     row["n_frames"] = first["run"]["n_frames"]
+    row["nbytes"] = first["run"]["nbytes_source"] or None
     row["seconds"], row["seconds_std"] = mean_and_std([run["run"]["seconds"] for run in group])
     totals = [run["run"]["t_total_s"] for run in group]
     row["t_total_max_s"], row["t_total_std_s"] = mean_and_std(totals)

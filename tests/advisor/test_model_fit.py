@@ -158,6 +158,21 @@ def test_one_rank_of_one_layout_sets_the_scale_of_all():
     ).t_total_s == pytest.approx(70.0, rel=0.02)
 
 
+def test_frames_and_bytes_are_those_of_the_table():
+    """Rates and seconds of a frame tell of other tasks, so they must not be those of Comet's."""
+    rows = plain("xtc-shared", 24, 48, 96)
+    n_frames, nbytes = COMET.task.n_frames // 10, COMET.task.nbytes["xtc"] / 20
+    short_rows = [replace(row, n_frames=n_frames, nbytes=int(nbytes)) for row in rows]
+    full, short = (fit_profile(given, name="x", source="") for given in (rows, short_rows))
+    assert short.task.n_frames == n_frames
+    assert short.task.nbytes["xtc"] == pytest.approx(nbytes)
+    assert short.task.nbytes["hdf5"] == pytest.approx(COMET.task.nbytes["hdf5"] / 20)
+    assert short.storage.lock_s == pytest.approx(10 * full.storage.lock_s, rel=0.05)
+    rates = [profile.storage.aggregate_bytes_per_s for profile in (full, short)]
+    assert rates[1] == pytest.approx(rates[0] / 20, rel=0.05)
+    assert error_on(short, rows) == pytest.approx(error_on(full, rows), abs=0.01)
+
+
 def test_half_of_what_sets_a_layout_apart_is_put_down_to_the_known_machine():
     one = [row for row in ROWS if row.n_ranks == 1 and row.workload_x == 1]
     noise = fit_profile(one, name="x", source="").noise.io
@@ -284,6 +299,11 @@ def test_tables_may_lack_what_is_not_needed(tmp_path):
             f"{HEADER}\n{GOOD}\n{GOOD.replace('here', 'there').replace(',1,1,', ',1,2,')}\n",
             "machine",
         ),
+        (
+            f"{HEADER},n_frames\n{GOOD},9\n{GOOD.replace(',1,1,', ',1,2,')},8\n",
+            "line 3: column n_frames: 8 after 9; .* runs of the same frames",
+        ),
+        (f"{HEADER},nbytes\n{GOOD},0.5\n", "column nbytes: '0.5', expected a whole number"),
         (f"{HEADER}\n{GOOD.replace('xtc-shared', 'tape')}\n", "line 2: column layout: 'tape'"),
         (f"{HEADER}\n{GOOD.replace('gather', 'pigeon')}\n", "line 2: column gather: 'pigeon'"),
         (f"{HEADER}\n{GOOD.replace(',1,1,', ',1,0,')}\n", "column n_ranks: '0'"),

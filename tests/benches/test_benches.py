@@ -100,6 +100,7 @@ def runs_of(n_ranks, totals, series="a"):
                 "t_total_s": total,
                 "seconds": total,
                 "n_frames": 9,
+                "nbytes_source": 360,
                 "stragglers": [],
                 "ranks": [rank, {**rank, "t_comm_s": 0.6}],
             },
