@@ -8,7 +8,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from mdio.core.errors import CorruptLayoutError, MdioError, SourceError, one_line
+from mdio.core.errors import CorruptLayoutError, MdioError, PlanError, SourceError, one_line
 from mdio.core.files.store import require_disk, to_path
 from mdio.core.frames import TrajectoryInfo
 from mdio.layouts.backend import BackendLayout
@@ -114,8 +114,14 @@ class ZarrLayout(BackendLayout):
             node = parse_metadata(self.path / METADATA, text)
             if _has_manifest(node):
                 manifest = node["attributes"]["mdio"]
-                from mdio.layouts.zarr.own import OwnTree  # only reading needs it
+                from mdio.layouts.chunked.own import labels_in  # only reading needs these
+                from mdio.layouts.zarr.own import OwnTree
 
+                if labels := labels_in(manifest):  # as one it would have been opened before
+                    raise PlanError(
+                        f"{self.path}: an ensemble of {len(labels)} trajectories, which is opened "
+                        f"on disk only; open one of them, such as {self.path / labels[0]}"
+                    )
                 return OwnTree(root, text, manifest, group, verify=self.verify)
         elif not any((self.path / name).is_file() for name in V2_METADATA):
             raise CorruptLayoutError(

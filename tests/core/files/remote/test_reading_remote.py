@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import shutil
 import time
 
 import MDAnalysis as mda
@@ -62,6 +63,16 @@ class TestUses:
         with Processes(2) as executor:
             there = mdio.analyze(f"{web.url}/adk.zarr", executor=executor, **options)
         np.testing.assert_allclose(there.values, here.values, rtol=1e-6)
+
+    def test_an_ensemble_names_its_trajectories(self, web, served, adk):
+        mdio.convert_ensemble({"one": adk["dcd"], "two": adk["dcd"]}, served / "all.zarr", stop=2)
+        try:
+            advice = "an ensemble of 2 .* on disk only; open one of them, such as .*/all.zarr/one"
+            with pytest.raises(PlanError, match=advice):
+                _ = mdio.open(f"{web.url}/all.zarr").info
+            assert mdio.open(f"{web.url}/all.zarr/one").info.n_frames == 2
+        finally:
+            shutil.rmtree(served / "all.zarr")
 
     def test_conversion_from_a_store(self, web, adk, tmp_path, frames):
         mdio.convert(f"{web.url}/adk.xtc", tmp_path / "here.zarr", top=adk["psf"])
