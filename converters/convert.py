@@ -228,11 +228,12 @@ def plan_conversion(
         kept_topology, holder = selected_atoms.topology, "the matching topology"
         transform_notes += notes_on_cut_names(kept_topology, holder, PDB_NAME_LETTERS)
         transform_notes += notes_on_missing_bonds(kept_topology, holder)
+    unreadable: list[list[int]] = []
     if repaired is not None:
         topology = repaired.meta.topology or topology
         repaired.meta = replace(repaired.meta, topology=topology)
-    unreadable: list[list[int]] = []
-    if sources.salvage:
+        unreadable = repaired.manifest["source"].get("unreadable_frames") or []
+    elif sources.salvage:
         frames, unreadable = split_readable(source, frames)
         pbc = selection.pbc
         if unreadable and pbc in FOLLOWS_ATOMS:
@@ -271,7 +272,7 @@ def plan_conversion(
         notes.append(f"{layout_name} hold no topology: give it with -s/--top again to read it")
     if running.source_grows:  # incomplete frames will be completed
         notes = []
-    elif not sources.salvage:
+    elif not sources.salvage and repaired is None:  # which has its frames, not the last ones
         check_not_truncated(source.info, selection.stop, selection.end_ps)
     if repaired is None:  # older versions requested any size
         check_stripes(storage)

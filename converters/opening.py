@@ -134,7 +134,8 @@ def source_view(
     unit = (manifest["source"].get("joined") or {}).get("matched")
     has_grown = source.info.n_frames > manifest["source"]["n_frames"]
     if unit is None and has_grown and not count_excluded_frames(layout):
-        with suppress(SourceError):  # frames have neither times nor steps of their own
+        # Frames have neither times nor steps of their own, or these are damaged.
+        with suppress(SourceError, CorruptLayoutError):
             unit = choose_keys(read_frame_keys(layout), read_frame_keys(source))[2]
     if unit is not None:
         n_source = source.info.n_frames

@@ -175,6 +175,39 @@ def test_netcdf_files_that_were_added_one_by_one_are_not_repaired(adk, tmp_path)
     assert files_of(out) == good
 
 
+@pytest.mark.parametrize("name", ["a.zarr", "a.h5md", "a.segments"])
+@pytest.mark.parametrize("damage", ["cut", "zeros"])
+def test_frames_of_a_damaged_source(adk, tmp_path, name, damage):
+    """They were converted with --salvage, which repair has not, as it needs whole frames alone."""
+    source, out = tmp_path / "1.xtc", tmp_path / "out" / name
+    out.parent.mkdir()
+    data = bytearray(adk["xtc"].read_bytes())
+    middle = len(data) // 2
+    if damage == "cut":
+        del data[middle:]
+    else:
+        data[middle : middle + 30_000] = bytes(30_000)
+    source.write_bytes(data)
+    mdio.convert(source, out, salvage=True)
+    good = mdio.open(out).read(0, mdio.open(out).info.n_frames)
+    for victim in sorted(victims_of(files_of(out))):
+        flip(out.parent / victim)
+        assert not mdio.verify(out).ok
+        assert mdio.repair(out, source).repaired
+        assert mdio.open(out).read(0, good.n_frames) == good
+        assert mdio.verify(out, source).ok
+
+
+def test_a_source_that_has_grown_and_times_that_are_damaged(adk, tmp_path):
+    source, out, data = tmp_path / "1.xtc", tmp_path / "a.zarr", adk["xtc"].read_bytes()
+    source.write_bytes(data[: len(data) // 2])
+    mdio.convert(source, out, salvage=True)
+    source.write_bytes(data[:-100])
+    flip(out / "particles/trajectory/position/time/c.0")
+    assert mdio.repair(out, source).repaired
+    assert mdio.verify(out).ok
+
+
 def test_every_nth_frame_of_parts_that_were_appended(adk, tmp_path):
     parts, out = [tmp_path / "1.xtc", tmp_path / "2.xtc"], tmp_path / "a.segments"
     for part, (start, stop) in zip(parts, [(0, 60), (50, None)], strict=True):
