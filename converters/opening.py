@@ -120,8 +120,8 @@ def source_view(
     """Return the frames and atoms of the source that `layout` should hold, and the source.
 
     The view has transformed coordinates if the output does, and lacks frames that a program wrote
-    (`add_writer_frames`). The source is not transformed; if its files overlap, each frame is in it
-    once.
+    (`add_writer_frames`). The source is not transformed; if its files overlap, and the output has
+    every frame, each is in it once.
     """
     manifest = layout.manifest
     if manifest is None:
@@ -142,8 +142,9 @@ def source_view(
         readable = np.setdiff1d(np.arange(n_source), indices_from_runs(unreadable or []))
         view = ViewLayout(source.path, source=transformed, frames=readable, atoms=atoms)
         frames = readable[_source_frames_of_output(layout, view, unit)]
-        source = _chain_frames(source, frames)  # whose bytes can be copied
-        transformed, frames = _transform_source(layout, source, top), None
+        if all(step == 1 for *_, step in runs):  # then bytes were copied, where they could be
+            source = _chain_frames(source, frames)
+            transformed, frames = _transform_source(layout, source, top), None
     info = source.info
     last = -1 if frames is None or not len(frames) else int(max(frames[0], frames[-1]))
     if last >= info.n_frames or (atoms is not None and atoms.max(initial=-1) >= info.n_atoms):

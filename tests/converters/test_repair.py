@@ -208,18 +208,21 @@ def test_a_source_that_has_grown_and_times_that_are_damaged(adk, tmp_path):
     assert mdio.verify(out).ok
 
 
-def test_every_nth_frame_of_parts_that_were_appended(adk, tmp_path):
-    parts, out = [tmp_path / "1.xtc", tmp_path / "2.xtc"], tmp_path / "a.segments"
+@pytest.mark.parametrize("damage", [flip, lambda path: path.write_bytes(path.read_bytes()[:1000])])
+@pytest.mark.parametrize("ending", ["xtc", "trr"])
+def test_every_nth_frame_of_parts_that_were_appended(adk, tmp_path, ending, damage):
+    parts, out = [tmp_path / f"{n}.{ending}" for n in (1, 2)], tmp_path / "a.segments"
     for part, (start, stop) in zip(parts, [(0, 60), (50, None)], strict=True):
         mdio.convert(adk["xtc"], part, start=start, stop=stop)
     storage = mdio.Storage(container="trr", segments=3)
     mdio.convert(parts[0], out, step=2, storage=storage)
     mdio.append(parts[1], out)
-    victim = sorted(out.glob("*/*.trr"))[-1]
-    good = victim.read_bytes()
-    victim.write_bytes(good[:1000])
-    assert mdio.repair(out, parts).repaired
-    assert victim.read_bytes() == good
+    first, *_, last = sorted(out.glob("*/*.trr"))
+    for victim in (first, last):
+        good = victim.read_bytes()
+        damage(victim)
+        assert mdio.repair(out, parts).repaired
+        assert victim.read_bytes() == good
 
 
 def test_what_is_whole_is_linked(adk, tmp_path):
