@@ -37,12 +37,12 @@ def source_open_options(layout: Layout) -> dict[str, Any]:
     """Return the options with which the files of the source of `layout` were opened and joined."""
     if layout.manifest is None:
         return {}
-    source = layout.manifest["source"]
+    source, recipe = layout.manifest["source"], layout.manifest.get("recipe", {})
     # Parts that are given in place of one file are joined as by default.
     joined = source.get("joined") or ({"overlap": KEEP_ALL} if "files" in source else {})
     options = {"overlap": KEEP_ALL if "matched" in joined else joined.get("overlap")}
     options |= source.get("opened", {})
-    if {"unreadable_frames", "lost"} & source.keys():
+    if {"unreadable_frames", "lost"} & source.keys() or recipe.get("salvage"):
         options["salvage"] = True
     return options
 
@@ -140,7 +140,9 @@ def source_view(
     if unit is not None:
         n_source = source.info.n_frames
         readable = np.setdiff1d(np.arange(n_source), indices_from_runs(unreadable or []))
-        view = ViewLayout(source.path, source=transformed, frames=readable, atoms=atoms)
+        view = ViewLayout(
+            source.path, source=transformed, frames=readable, atoms=atoms, unreadable=unreadable
+        )
         frames = readable[_source_frames_of_output(layout, view, unit)]
         if all(step == 1 for *_, step in runs):  # then bytes were copied, where they could be
             source = _chain_frames(source, frames)

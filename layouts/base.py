@@ -429,9 +429,8 @@ class Layout(Closable, ABC):
 
     def file_layouts(self) -> Iterator[Layout]:
         """Yield an unopened layout for each of its files."""
-        yield type(self)(
-            self.path, **{name: self.options[name] for name in self._missing_value_options}
-        )
+        names = [*self._missing_value_options, *self.options.keys() & {"salvage"}]
+        yield type(self)(self.path, **{name: self.options[name] for name in names})
 
     @property
     def _missing_value_options(self) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any, cast
@@ -168,7 +169,20 @@ class ChainLayout(Layout):
         return stored_times
 
     def _read_times(self, number: int, start: int, stop: int) -> FrameBlock:
-        return self._open_source(number).read(start, stop, atoms=[])
+        """Read columns of a source; with ``salvage``, the times of unreadable frames are NaN."""
+        source = self._open_source(number)
+        try:
+            return source.read(start, stop, atoms=[])
+        except SourceError:
+            if not source.options.get("salvage"):
+                raise
+        block = FrameBlock.empty(stop - start, 0)
+        block.time[:] = np.nan
+        for row in range(stop - start):
+            with suppress(SourceError):
+                frame = start + row
+                source.read(frame, frame + 1, [], block.frames(slice(row, row + 1)))
+        return block
 
     def _time_ps(self, number: int, frame: int) -> float:
         return float(self._read_times(number, frame, frame + 1).time[0])

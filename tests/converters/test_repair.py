@@ -198,6 +198,34 @@ def test_frames_of_a_damaged_source(adk, tmp_path, name, damage):
         assert mdio.verify(out, source).ok
 
 
+@pytest.mark.parametrize("name", ["a.zarr", "a.segments"])
+@pytest.mark.parametrize("is_appended", [False, True])
+@pytest.mark.parametrize("frame", [40, 57])
+def test_a_damaged_file_among_others(adk, tmp_path, name, is_appended, frame):
+    """Frame 57 is in the next file, too, so that nothing is missing."""
+    parts, out = [tmp_path / "1.xtc", tmp_path / "2.xtc"], tmp_path / "out" / name
+    out.parent.mkdir()
+    for part, (start, stop) in zip(parts, [(0, 60), (55, None)], strict=True):
+        mdio.convert(adk["xtc"], part, start=start, stop=stop)
+    data = bytearray(parts[0].read_bytes())
+    begin = int(mdio.open(parts[0]).index.offsets[frame])
+    data[begin : begin + 100] = bytes(100)
+    parts[0].write_bytes(data)
+    if is_appended:
+        mdio.convert(parts[0], out, salvage=True)
+        mdio.append(parts[1], out)
+    else:
+        mdio.convert(parts, out, salvage=True)
+    missing = [] if frame == 57 else [frame]
+    with mdio.open(out) as made, mdio.open(adk["xtc"]) as whole:
+        expected = np.delete(whole.read(0, 98, atoms=[]).time, missing)
+        np.testing.assert_allclose(made.read(0, made.info.n_frames, atoms=[]).time, expected)
+    assert mdio.verify(out, parts).ok
+    if name == "a.zarr":
+        flip(sorted(out.glob("particles/trajectory/position/value/c.*"))[0])
+        assert mdio.repair(out, parts).repaired
+
+
 def test_a_source_that_has_grown_and_times_that_are_damaged(adk, tmp_path):
     source, out, data = tmp_path / "1.xtc", tmp_path / "a.zarr", adk["xtc"].read_bytes()
     source.write_bytes(data[: len(data) // 2])
