@@ -219,7 +219,8 @@ class RepairedOutput:
             if names:
                 problem = "this source does not give"
                 advice = "give the source (and the topology) that it was made from, or convert"
-                if manifest.get("container") in ("dcd", "ncdf") and "files" in manifest["source"]:
+                without_steps = self.former.stored_times.step_is_frame_number
+                if without_steps and "files" in manifest["source"]:
                     problem = "several DCD or NetCDF files, added one by one, may not give"
                     advice = "if these are its sources, convert them"
                 raise SourceError(
