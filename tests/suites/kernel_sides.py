@@ -11,8 +11,8 @@ from mdio.core.kernels import backend
 
 SIDES = ["numpy", "native", "plain"]
 """plain: native code without the instructions of newer processors."""
-WIDE_SIDES = [*SIDES, "avx2"]
-"""Of kernels that know AVX-512, too."""
+WIDE_SIDES = [*SIDES, "avx2", "loads"]
+"""Of kernels that know AVX-512, too. loads: with it, but without its gather instruction."""
 
 NUMPY = SimpleNamespace(**vars(plain))
 NUMPY.choose_neighbours = neighbours.choose_neighbours
@@ -34,9 +34,11 @@ def kernels_of(side, monkeypatch):
     monkeypatch.setattr(backend, "module", native)
     native._plain_only(side == "plain")
     native._avx2_only(side == "avx2")
+    native._loads_only(side == "loads")
     yield side
     native._plain_only(False)
     native._avx2_only(False)
+    native._loads_only(False)
 
 
 def random_positions(n_frames, n_atoms, seed=0):

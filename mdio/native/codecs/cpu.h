@@ -2,6 +2,7 @@
 // all of them: functions for newer ones carry MDIO_TARGET and are called only where these say so.
 #pragma once
 
+#include <cstdint>
 #ifdef MDIO_SWITCHES
 #include <atomic>
 #endif
@@ -10,6 +11,7 @@
 #define MDIO_X86 1
 #define MDIO_TARGET(features) __attribute__((target(features)))
 #define MDIO_AVX512 "avx512f,avx512vl,avx512bw,avx512dq,popcnt"
+#include <cpuid.h>
 #include <immintrin.h>
 #else
 #define MDIO_X86 0
@@ -43,9 +45,9 @@ namespace mdio {
 
 #ifdef MDIO_SWITCHES
 // Set by tests, which have to see the plain code run on processors that can do better.
-inline std::atomic<bool> plain_only{false}, avx2_only{false};
+inline std::atomic<bool> plain_only{false}, avx2_only{false}, loads_only{false};
 #else
-constexpr bool plain_only = false, avx2_only = false;
+constexpr bool plain_only = false, avx2_only = false, loads_only = false;
 #endif
 
 inline bool has_avx2() {
@@ -63,6 +65,20 @@ inline bool has_avx512() {
     static const bool found = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
                               __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq");
     return found && has_avx2() && !avx2_only;
+#else
+    return false;
+#endif
+}
+
+// Whether one instruction loads entries of a table faster than they are loaded one by one: on Intel's processors with
+// AVX-512 for halves of floats, which need no microcode against leaks by this instruction.
+inline bool has_fast_gathers() {
+#if MDIO_X86
+    static const bool found = [] {
+        uint32_t a = 0, b = 0, c = 0, d = 0;
+        return __builtin_cpu_is("intel") && __get_cpuid_count(7, 0, &a, &b, &c, &d) && d >> 23 & 1;
+    }();
+    return found && !loads_only;
 #else
     return false;
 #endif

@@ -10,7 +10,7 @@ namespace mdio::rigid {
 namespace {
 
 constexpr int64_t BEFORE = 256;  // rows that are kept: parents are nearer; behind them is that of the origin
-constexpr int64_t ROW = 8;  // numbers with AVX2: x, y, z and a zero of one frame, and of the other
+constexpr int64_t ROW = 8;  // numbers with AVX2: x, y, z and another of no meaning of one frame, and of the other
 
 using Row = uint32_t __attribute__((vector_size(16)));  // x, y, z and a zero
 using IntRow = int32_t __attribute__((vector_size(16)));
@@ -55,17 +55,16 @@ MDIO_INLINE void rows_of(const Vectors* const frames[FRAMES_AT_ONCE], int64_t sl
         one[axis] = frames[0]->axes[axis].data() + slot;
         other[axis] = frames[1]->axes[axis].data() + slot;
     }
-    const auto none = _mm256_setzero_si256();
     for (int64_t i = 0; i < n; i += 4) {
-        const auto x = four_of(one[0] + i, other[0] + i), y = four_of(one[1] + i, other[1] + i),
-                   z = four_of(one[2] + i, other[2] + i);
-        const auto xy = _mm256_unpacklo_epi32(x, y), last_xy = _mm256_unpackhi_epi32(x, y);
-        const auto zs = _mm256_unpacklo_epi32(z, none), last_zs = _mm256_unpackhi_epi32(z, none);
-        auto* row = reinterpret_cast<__m256i*>(to + ROW * i);
-        _mm256_storeu_si256(row, _mm256_unpacklo_epi64(xy, zs));
-        _mm256_storeu_si256(row + 1, _mm256_unpackhi_epi64(xy, zs));
-        _mm256_storeu_si256(row + 2, _mm256_unpacklo_epi64(last_xy, last_zs));
-        _mm256_storeu_si256(row + 3, _mm256_unpackhi_epi64(last_xy, last_zs));
+        const auto x = four_of(one[0] + i, other[0] + i), y = four_of(one[1] + i, other[1] + i);
+        const auto z = _mm256_castsi256_ps(four_of(one[2] + i, other[2] + i));
+        const auto xy = _mm256_castsi256_ps(_mm256_unpacklo_epi32(x, y));
+        const auto last_xy = _mm256_castsi256_ps(_mm256_unpackhi_epi32(x, y));
+        auto* row = reinterpret_cast<float*>(to + ROW * i);
+        _mm256_store_ps(row, _mm256_shuffle_ps(xy, z, 0x04));
+        _mm256_store_ps(row + ROW, _mm256_shuffle_ps(xy, z, 0x5E));
+        _mm256_store_ps(row + 2 * ROW, _mm256_shuffle_ps(last_xy, z, 0xA4));
+        _mm256_store_ps(row + 3 * ROW, _mm256_shuffle_ps(last_xy, z, 0xFE));
     }
 }
 
@@ -143,7 +142,7 @@ void CoordinateWriter::write_avx2(const Vectors* const frames[FRAMES_AT_ONCE], c
             __m256i* own = rows + (at & (BEFORE - 1));
             __m256 x[4];
             for (int64_t k = 0; k < 4; ++k) x[k] = add_up(sources[i + k], own[k]);
-            // The zeros between the atoms of a frame are left out.
+            // The numbers between the atoms of a frame are left out.
             put(code, _mm256_blend_ps(x[0], _mm256_permute_ps(x[1], 0x00), 0x88), out, 3 * at);
             put(code, _mm256_shuffle_ps(x[1], x[2], 0x49), out, 3 * at + 4);
             const auto y_z = _mm256_permute_ps(x[3], 0x90);

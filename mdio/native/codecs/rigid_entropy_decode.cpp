@@ -168,13 +168,6 @@ constexpr Places places() {
 }
 constexpr Places PLACES = places();
 
-// Tables in the registers of eight lanes.
-struct Tables {
-    const uint32_t* entries;
-    __m128i bits;
-    __m256i mask;
-};
-
 // The lanes of one frame.
 template <int vectors>
 struct Lanes {
@@ -198,26 +191,26 @@ MDIO_INLINE void store_symbols(const __m256i* entries, uint8_t* to) {
 }
 
 // Decodes one symbol of all lanes; if `is_last`, of the first `n`.
-template <int vectors, bool is_last>
+template <int vectors, uint32_t bits, bool is_last>
 MDIO_TARGET("avx2,popcnt")
-MDIO_INLINE void decode_step(Lanes<vectors>& lanes, const Tables& tables, const uint8_t* contexts,
-                             int64_t n, uint8_t* to) {
+MDIO_INLINE void decode_step(Lanes<vectors>& lanes, const uint32_t* tables, const uint8_t* contexts, int64_t n,
+                             uint8_t* to) {
     const auto low_twelve = _mm256_set1_epi32(0xFFF);
     __m256i entries[vectors];
     for (int v = 0; v < vectors; ++v) {
         const auto x = lanes.x[v];
         const auto lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
         const auto active = _mm256_cmpgt_epi32(_mm256_set1_epi32(int32_t(n - 8 * v)), lane);
-        auto slot = _mm256_and_si256(x, tables.mask);
-        if (contexts) {
+        auto slot = _mm256_and_si256(x, _mm256_set1_epi32((1 << bits) - 1));
+        if (bits == CONTEXT_BITS) {
             const auto context = _mm256_cvtepu8_epi32(
                 _mm_loadl_epi64(reinterpret_cast<const __m128i*>(contexts + 8 * v)));
-            slot = _mm256_add_epi32(slot, _mm256_sll_epi32(context, tables.bits));
+            slot = _mm256_add_epi32(slot, _mm256_slli_epi32(context, bits));
         }
         if (is_last) slot = _mm256_and_si256(slot, active);
-        const auto entry = entries[v] = eight_entries(tables.entries, slot);
+        const auto entry = entries[v] = eight_entries(tables, slot);
         const auto frequency = _mm256_and_si256(_mm256_srli_epi32(entry, 8), low_twelve);
-        auto y = _mm256_mullo_epi32(frequency, _mm256_srl_epi32(x, tables.bits));
+        auto y = _mm256_mullo_epi32(frequency, _mm256_srli_epi32(x, bits));
         y = _mm256_add_epi32(y, _mm256_srli_epi32(entry, 20));
         auto low = _mm256_cmpeq_epi32(_mm256_srli_epi32(y, 16), _mm256_setzero_si256());
         if (is_last) low = _mm256_and_si256(low, active);
@@ -226,9 +219,8 @@ MDIO_INLINE void decode_step(Lanes<vectors>& lanes, const Tables& tables, const 
             _mm_loadu_si128(reinterpret_cast<const __m128i*>(lanes.next)));
         const auto place = _mm256_cvtepu8_epi32(
             _mm_loadl_epi64(reinterpret_cast<const __m128i*>(PLACES.from[set])));
-        const auto filled = _mm256_or_si256(_mm256_slli_epi32(y, 16),
-                                            _mm256_permutevar8x32_epi32(words, place));
-        y = _mm256_blendv_epi8(y, filled, low);
+        const auto taken = _mm256_and_si256(_mm256_permutevar8x32_epi32(words, place), low);
+        y = _mm256_or_si256(_mm256_sllv_epi32(y, _mm256_and_si256(low, _mm256_set1_epi32(16))), taken);
         lanes.x[v] = is_last ? _mm256_blendv_epi8(x, y, active) : y;
         lanes.next += 2 * __builtin_popcount(set);
     }
@@ -241,57 +233,65 @@ MDIO_INLINE bool has_words(const Lanes<vectors>& lanes, const FrameStream& frame
     return frame.words->end - lanes.next >= 16 * vectors;
 }
 
-template <int vectors, bool with_contexts, int n_frames>
-MDIO_TARGET("avx2,popcnt")
-MDIO_INLINE void decode_vectors(const Block& b, const FrameStream* in) {
-    constexpr int64_t width = 8 * vectors;
-    const Tables tables{b.tables, _mm_cvtsi32_si128(int32_t(b.bits)),
-                        _mm256_set1_epi32(int32_t((1u << b.bits) - 1))};
-    FrameStream frames[n_frames];
-    Lanes<vectors> lanes[n_frames];
-    for (int k = 0; k < n_frames; ++k) {
-        frames[k] = in[k];
-        lanes[k].next = in[k].words->next;
-        for (int v = 0; v < vectors; ++v)
-            lanes[k].x[v] =
-                _mm256_loadu_si256(reinterpret_cast<const __m256i*>(in[k].words->states) + v);
-    }
-    const int64_t n = b.n;
-    int64_t i = 0;
-    while (i + width <= n && has_words(lanes[0], frames[0]) &&
-           has_words(lanes[n_frames - 1], frames[n_frames - 1])) {
-        for (int k = 0; k < n_frames; ++k)
-            decode_step<vectors, false>(lanes[k], tables, with_contexts ? frames[k].contexts + i : nullptr,
-                                        width, frames[k].symbols + i);
-        i += width;
-    }
-    for (int k = 0; k < n_frames; ++k) {
-        int64_t at = i;
-        for (; at < n && has_words(lanes[k], frames[k]); at += width)
-            decode_step<vectors, true>(lanes[k], tables, with_contexts ? frames[k].contexts + at : nullptr,
-                                       n - at, frames[k].symbols + at);
-        in[k].words->next = lanes[k].next;
-        for (int v = 0; v < vectors; ++v)
-            _mm256_storeu_si256(reinterpret_cast<__m256i*>(in[k].words->states) + v, lanes[k].x[v]);
-        decode_rest(b, in[k], at);
-    }
+template <int vectors>
+MDIO_TARGET("avx2")
+MDIO_INLINE Lanes<vectors> load_lanes(const Words& words) {
+    Lanes<vectors> lanes;
+#pragma GCC unroll 4
+    for (int v = 0; v < vectors; ++v)
+        lanes.x[v] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(words.states) + v);
+    lanes.next = words.next;
+    return lanes;
+}
+template <int vectors>
+MDIO_TARGET("avx2")
+MDIO_INLINE void store_lanes(const Lanes<vectors>& lanes, Words& words) {
+#pragma GCC unroll 4
+    for (int v = 0; v < vectors; ++v)
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(words.states) + v, lanes.x[v]);
+    words.next = lanes.next;
 }
 
-template <int vectors, bool with_contexts>
+template <int vectors, uint32_t bits>
 MDIO_TARGET("avx2,popcnt")
 void decode_lanes(const Block& block, const FrameStream* frames, int n_frames) {
-    if (n_frames == FRAMES_AT_ONCE)
-        decode_vectors<vectors, with_contexts, FRAMES_AT_ONCE>(block, frames);
-    else
-        decode_vectors<vectors, with_contexts, 1>(block, frames);
+    constexpr int64_t width = 8 * vectors;
+    const Block b = block;
+    const auto step = [&](Lanes<vectors>& lanes, const FrameStream& in, int64_t i)
+        __attribute__((always_inline, target("avx2,popcnt"))) {
+        const uint8_t* contexts = bits == CONTEXT_BITS ? in.contexts + i : nullptr;
+        decode_step<vectors, bits, false>(lanes, b.tables, contexts, width, in.symbols + i);
+    };
+    int64_t begin = 0;
+    if (n_frames == FRAMES_AT_ONCE) {
+        const FrameStream one = frames[0], other = frames[1];
+        Lanes<vectors> x = load_lanes<vectors>(*one.words), y = load_lanes<vectors>(*other.words);
+        for (; begin + width <= b.n && has_words(x, one) && has_words(y, other); begin += width) {
+            step(x, one, begin);
+            step(y, other, begin);
+        }
+        store_lanes(x, *one.words);
+        store_lanes(y, *other.words);
+    }
+    for (int k = 0; k < n_frames; ++k) {
+        const FrameStream in = frames[k];
+        Lanes<vectors> x = load_lanes<vectors>(*in.words);
+        int64_t i = begin;
+        for (; i + width <= b.n && has_words(x, in); i += width) step(x, in, i);
+        for (; i < b.n && has_words(x, in); i += width)
+            decode_step<vectors, bits, true>(x, b.tables, bits == CONTEXT_BITS ? in.contexts + i : nullptr, b.n - i,
+                                             in.symbols + i);
+        store_lanes(x, *in.words);
+        decode_rest(b, in, i);
+    }
 }
 
 void decode_avx2(const Block& block, const FrameStream* frames, int n_frames) {
     const bool with_contexts = frames[0].contexts != nullptr;
     if (block.lanes == MAX_LANES)
-        (with_contexts ? decode_lanes<4, true> : decode_lanes<4, false>)(block, frames, n_frames);
+        (with_contexts ? decode_lanes<4, CONTEXT_BITS> : decode_lanes<4, PLAIN_BITS>)(block, frames, n_frames);
     else
-        (with_contexts ? decode_lanes<1, true> : decode_lanes<1, false>)(block, frames, n_frames);
+        (with_contexts ? decode_lanes<1, CONTEXT_BITS> : decode_lanes<1, PLAIN_BITS>)(block, frames, n_frames);
 }
 
 #endif

@@ -22,17 +22,18 @@ struct Lanes {
     const uint8_t* next;
 };
 
-// Tables in registers.
-struct Tables {
-    const uint32_t* entries;
-    __m128i bits;
-    __m512i mask;
-};
-
+// Entries of a table, by the gather instruction or without it. The mask is unknown to the compiler: GCC would not zero
+// the register for the entries, so that one instruction would wait for the other.
+template <bool gathers>
 MDIO_TARGET(MDIO_AVX512)
 MDIO_INLINE __m512i entries_at(const uint32_t* tables, __m512i slot) {
-    const auto low = _mm512_castsi256_si512(eight_entries(tables, _mm512_castsi512_si256(slot)));
-    return _mm512_inserti64x4(low, eight_entries(tables, _mm512_extracti64x4_epi64(slot, 1)), 1);
+    if (!gathers) {
+        const auto low = _mm512_castsi256_si512(eight_entries(tables, _mm512_castsi512_si256(slot)));
+        return _mm512_inserti64x4(low, eight_entries(tables, _mm512_extracti64x4_epi64(slot, 1)), 1);
+    }
+    __mmask16 all = 0xFFFF;
+    __asm__("" : "+k"(all));
+    return _mm512_mask_i32gather_epi32(_mm512_setzero_si512(), all, slot, tables, 4);
 }
 
 MDIO_TARGET(MDIO_AVX512)
@@ -41,21 +42,21 @@ MDIO_INLINE __m512i sixteen_bytes(const uint8_t* from) {
 }
 
 // Decodes one symbol of all lanes; if `is_last`, of the first `n`.
-template <bool with_contexts, bool is_last>
+template <uint32_t bits, bool gathers, bool is_last>
 MDIO_TARGET(MDIO_AVX512)
-MDIO_INLINE void decode_step(Lanes& lanes, const Tables& tables, const uint8_t* contexts, int64_t n, uint8_t* to) {
+MDIO_INLINE void decode_step(Lanes& lanes, const uint32_t* tables, const uint8_t* contexts, int64_t n, uint8_t* to) {
     for (int v = 0; v < VECTORS; ++v) {
         const auto n_active = uint32_t(std::max<int64_t>(0, std::min(WIDTH, n - WIDTH * v)));
         const auto active = is_last ? __mmask16((1u << n_active) - 1) : __mmask16(0xFFFF);
         const auto x = lanes.x[v];
-        auto slot = _mm512_and_si512(x, tables.mask);
-        if (with_contexts)
-            slot = _mm512_add_epi32(slot, _mm512_sll_epi32(sixteen_bytes(contexts + WIDTH * v), tables.bits));
+        auto slot = _mm512_and_si512(x, _mm512_set1_epi32((1 << bits) - 1));
+        if (bits == CONTEXT_BITS)
+            slot = _mm512_add_epi32(slot, _mm512_slli_epi32(sixteen_bytes(contexts + WIDTH * v), bits));
         if (is_last) slot = _mm512_maskz_mov_epi32(active, slot);
-        const auto entry = entries_at(tables.entries, slot);
+        const auto entry = entries_at<gathers>(tables, slot);
         _mm_storeu_si128(reinterpret_cast<__m128i*>(to + WIDTH * v), _mm512_cvtepi32_epi8(entry));
         const auto frequency = _mm512_and_si512(_mm512_srli_epi32(entry, 8), _mm512_set1_epi32(0xFFF));
-        auto y = _mm512_mullo_epi32(frequency, _mm512_srl_epi32(x, tables.bits));
+        auto y = _mm512_mullo_epi32(frequency, _mm512_srli_epi32(x, bits));
         y = _mm512_add_epi32(y, _mm512_srli_epi32(entry, 20));
         const auto low = _mm512_mask_cmplt_epu32_mask(active, y, _mm512_set1_epi32(int32_t(MIN_STATE)));
         const auto words = _mm512_cvtepu16_epi32(
@@ -72,53 +73,57 @@ MDIO_INLINE bool has_words(const Lanes& lanes, const FrameStream& frame) {
     return frame.words->end - lanes.next >= 2 * MAX_LANES;
 }
 
-template <bool with_contexts, int n_frames>
 MDIO_TARGET(MDIO_AVX512)
-MDIO_INLINE void decode_frames(const Block& block, const FrameStream* in) {
-    const Block b = block;
-    const Tables tables{b.tables, _mm_cvtsi32_si128(int32_t(b.bits)),
-                        _mm512_set1_epi32(int32_t((1u << b.bits) - 1))};
-    FrameStream frames[n_frames];
-    Lanes lanes[n_frames];
-    for (int k = 0; k < n_frames; ++k) {
-        frames[k] = in[k];
-        lanes[k].next = in[k].words->next;
-        for (int v = 0; v < VECTORS; ++v)
-            lanes[k].x[v] = _mm512_loadu_si512(in[k].words->states + WIDTH * v);
-    }
-    int64_t i = 0;
-    for (; i + MAX_LANES <= b.n && has_words(lanes[0], frames[0]) &&
-           has_words(lanes[n_frames - 1], frames[n_frames - 1]);
-         i += MAX_LANES)
-#pragma GCC unroll 2
-        for (int k = 0; k < n_frames; ++k)
-            decode_step<with_contexts, false>(lanes[k], tables, frames[k].contexts + i, MAX_LANES,
-                                              frames[k].symbols + i);
-    for (int k = 0; k < n_frames; ++k) {
-        int64_t at = i;
-        for (; at < b.n && has_words(lanes[k], frames[k]); at += MAX_LANES)
-            decode_step<with_contexts, true>(lanes[k], tables, frames[k].contexts + at, b.n - at,
-                                             frames[k].symbols + at);
-        in[k].words->next = lanes[k].next;
-        for (int v = 0; v < VECTORS; ++v)
-            _mm512_storeu_si512(in[k].words->states + WIDTH * v, lanes[k].x[v]);
-        decode_rest(b, in[k], at);
-    }
+MDIO_INLINE Lanes load_lanes(const Words& words) {
+    return {{_mm512_loadu_si512(words.states), _mm512_loadu_si512(words.states + WIDTH)}, words.next};
+}
+MDIO_TARGET(MDIO_AVX512)
+MDIO_INLINE void store_lanes(const Lanes& lanes, Words& words) {
+    _mm512_storeu_si512(words.states, lanes.x[0]);
+    _mm512_storeu_si512(words.states + WIDTH, lanes.x[1]);
+    words.next = lanes.next;
 }
 
-template <bool with_contexts>
+template <uint32_t bits, bool gathers>
 MDIO_TARGET(MDIO_AVX512)
 void decode_lanes(const Block& block, const FrameStream* frames, int n_frames) {
-    if (n_frames == FRAMES_AT_ONCE)
-        decode_frames<with_contexts, FRAMES_AT_ONCE>(block, frames);
-    else
-        decode_frames<with_contexts, 1>(block, frames);
+    const Block b = block;
+    const auto step = [&](Lanes& lanes, const FrameStream& in, int64_t i)
+        __attribute__((always_inline, target(MDIO_AVX512))) {
+        const uint8_t* contexts = bits == CONTEXT_BITS ? in.contexts + i : nullptr;
+        decode_step<bits, gathers, false>(lanes, b.tables, contexts, MAX_LANES, in.symbols + i);
+    };
+    int64_t begin = 0;
+    if (n_frames == FRAMES_AT_ONCE) {
+        const FrameStream one = frames[0], other = frames[1];
+        Lanes x = load_lanes(*one.words), y = load_lanes(*other.words);
+        for (; begin + MAX_LANES <= b.n && has_words(x, one) && has_words(y, other); begin += MAX_LANES) {
+            step(x, one, begin);
+            step(y, other, begin);
+        }
+        store_lanes(x, *one.words);
+        store_lanes(y, *other.words);
+    }
+    for (int k = 0; k < n_frames; ++k) {
+        const FrameStream in = frames[k];
+        Lanes x = load_lanes(*in.words);
+        int64_t i = begin;
+        for (; i + MAX_LANES <= b.n && has_words(x, in); i += MAX_LANES) step(x, in, i);
+        for (; i < b.n && has_words(x, in); i += MAX_LANES)
+            decode_step<bits, gathers, true>(x, b.tables, bits == CONTEXT_BITS ? in.contexts + i : nullptr, b.n - i,
+                                    in.symbols + i);
+        store_lanes(x, *in.words);
+        decode_rest(b, in, i);
+    }
 }
 
 }  // namespace
 
 void decode_wide(const Block& block, const FrameStream* frames, int n_frames) {
-    (frames[0].contexts ? decode_lanes<true> : decode_lanes<false>)(block, frames, n_frames);
+    if (has_fast_gathers())
+        (frames[0].contexts ? decode_lanes<CONTEXT_BITS, true> : decode_lanes<PLAIN_BITS, true>)(block, frames, n_frames);
+    else
+        (frames[0].contexts ? decode_lanes<CONTEXT_BITS, false> : decode_lanes<PLAIN_BITS, false>)(block, frames, n_frames);
 }
 
 }  // namespace mdio::rigid

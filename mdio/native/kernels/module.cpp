@@ -220,4 +220,5 @@ PYBIND11_MODULE(_kernels, module) {
     add_periodic(module);
     module.def("_plain_only", [](bool plain) { mdio::plain_only = plain; });
     module.def("_avx2_only", [](bool avx2) { mdio::avx2_only = avx2; });
+    module.def("_loads_only", [](bool loads) { mdio::loads_only = loads; });
 }
