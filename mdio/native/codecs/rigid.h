@@ -203,6 +203,14 @@ MDIO_INLINE __m256i eight_entries(const uint32_t* table, __m256i slots) {
     MDIO_IN_MEMORY(at);
     return eight_entries(table, at);
 }
+// Numbers of 32 bits, loaded by the gather instruction. The mask is unknown to the compiler: GCC would not zero the
+// register for the numbers, so that one instruction would wait for the other.
+MDIO_TARGET(MDIO_AVX512)
+MDIO_INLINE __m512i gathered(const void* from, __m512i at) {
+    __mmask16 all = 0xFFFF;
+    __asm__("" : "+k"(all));
+    return _mm512_mask_i32gather_epi32(_mm512_setzero_si512(), all, at, from, 4);
+}
 #endif
 
 }  // namespace mdio::rigid

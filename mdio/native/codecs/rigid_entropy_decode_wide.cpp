@@ -22,18 +22,13 @@ struct Lanes {
     const uint8_t* next;
 };
 
-// Entries of a table, by the gather instruction or without it. The mask is unknown to the compiler: GCC would not zero
-// the register for the entries, so that one instruction would wait for the other.
+// Entries of a table.
 template <bool gathers>
 MDIO_TARGET(MDIO_AVX512)
 MDIO_INLINE __m512i entries_at(const uint32_t* tables, __m512i slot) {
-    if (!gathers) {
-        const auto low = _mm512_castsi256_si512(eight_entries(tables, _mm512_castsi512_si256(slot)));
-        return _mm512_inserti64x4(low, eight_entries(tables, _mm512_extracti64x4_epi64(slot, 1)), 1);
-    }
-    __mmask16 all = 0xFFFF;
-    __asm__("" : "+k"(all));
-    return _mm512_mask_i32gather_epi32(_mm512_setzero_si512(), all, slot, tables, 4);
+    if (gathers) return gathered(tables, slot);
+    const auto low = _mm512_castsi256_si512(eight_entries(tables, _mm512_castsi512_si256(slot)));
+    return _mm512_inserti64x4(low, eight_entries(tables, _mm512_extracti64x4_epi64(slot, 1)), 1);
 }
 
 MDIO_TARGET(MDIO_AVX512)

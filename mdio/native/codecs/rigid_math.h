@@ -227,10 +227,14 @@ MDIO_INLINE Ints axis_of(const Ints& symbol) {
     return axis < 2 ? axis : Ints{} + 2;
 }
 
-// Vectors of the second atoms, whose slots are adjacent in most groups.
-MDIO_INLINE Vector second_vectors(const int32_t* const all[3], const int32_t* at, bool are_adjacent) {
+// Vectors of the second atoms, whose slots are adjacent in most groups. `gathers`: of has_fast_gathers().
+MDIO_INLINE Vector second_vectors(const int32_t* const all[3], const int32_t* at, bool are_adjacent,
+                                  [[maybe_unused]] bool gathers) {
     if (are_adjacent) return {load(all[0] + at[0]), load(all[1] + at[0]), load(all[2] + at[0])};
-    const auto each = [&](const int32_t* from) __attribute__((always_inline)) {
+    const auto each = [=](const int32_t* from) __attribute__((always_inline)) {
+#if MDIO_X86 && MDIO_LANES == 16
+        if (gathers) return Ints(gathered(from, _mm512_loadu_si512(at)));
+#endif
         int32_t x[LANES];
         for (int k = 0; k < LANES; ++k) x[k] = from[at[k]];
         return load(x);

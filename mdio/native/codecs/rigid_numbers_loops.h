@@ -58,8 +58,8 @@ MDIO_INLINE void sphere_to_numbers(const ClassVectors& s, int64_t i, const Vecto
     put<SPHERE>(to, i, {now.y, now.z, bad != 0 ? Ints{} : how}, contexts, bad);
 }
 
-MDIO_INLINE void circle_to_numbers(const ClassVectors& s, int64_t i, const VectorNumbers& to) {
-    const Vector v = vector(s.now, i), second = second_vectors(s.all, s.second_slots + i, s.are_adjacent[i / GROUP]);
+MDIO_INLINE void circle_to_numbers(const ClassVectors& s, int64_t i, const VectorNumbers& to, bool gathers) {
+    const Vector v = vector(s.now, i), second = second_vectors(s.all, s.second_slots + i, s.are_adjacent[i / GROUP], gathers);
     // Where the circle runs most nearly along an axis, the other two follow best from it.
     const Floats fx = floats(second.x), fy = floats(second.y), fz = floats(second.z);
     const Floats gx = floats(v.x), gy = floats(v.y), gz = floats(v.z);
@@ -83,8 +83,9 @@ MDIO_LANES_TARGET
 void to_numbers(const ClassVectors& from, const VectorNumbers& numbers) {
     const ClassVectors s = from;
     const VectorNumbers to = numbers;
+    const bool gathers = has_fast_gathers();
     if (s.kind == CIRCLE)
-        for (int64_t i = 0; i < s.n; i += LANES) circle_to_numbers(s, i, to);
+        for (int64_t i = 0; i < s.n; i += LANES) circle_to_numbers(s, i, to, gathers);
     if (s.kind == SPHERE)
         for (int64_t i = 0; i < s.n; i += LANES) sphere_to_numbers(s, i, to);
     if (s.kind == SWING)
@@ -101,6 +102,7 @@ void to_numbers(const ClassVectors& from, const VectorNumbers& numbers) {
 MDIO_LANES_TARGET
 void set_contexts(const Contexts& of) {
     const Contexts p = of;
+    const bool gathers = has_fast_gathers();
     const int raw[2] = {p.raw[0], p.raw[1]};
     const auto symbol = [&](int stream, int64_t i) __attribute__((always_inline)) {
         return load(p.symbols[stream] + i) & 255;
@@ -123,7 +125,7 @@ void set_contexts(const Contexts& of) {
     else
         for (int64_t i = 0; i < p.n; i += LANES) {
             const Ints how = symbol(0, i);
-            const Vector second = second_vectors(p.all, p.second_slots + i, p.are_adjacent[i / GROUP]);
+            const Vector second = second_vectors(p.all, p.second_slots + i, p.are_adjacent[i / GROUP], gathers);
             const Floats square = load(p.squared_lengths + i);
             const Plane u = plane(rotated(axis_of(how >> 1), second), square, p.second_square);
             const CirclePoint both = circle_point(u, square, plus(centre(u), get(1, i)), how & 1);

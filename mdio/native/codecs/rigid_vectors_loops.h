@@ -26,9 +26,11 @@ struct PartNumbers : Part {
 MDIO_LANES_TARGET
 void first_contexts(const Part& part, uint8_t* to) {
     const PartNumbers p(part);
+    const bool gathers = has_fast_gathers();
     for (int64_t i = 0; i < p.n; i += LANES) {
-        const Vector second = second_vectors(p.all, p.second_slots + i, p.are_adjacent[i / GROUP]);
-        p.put(i, second);
+        const bool are_adjacent = p.are_adjacent[i / GROUP];
+        const Vector second = second_vectors(p.all, p.second_slots + i, are_adjacent, gathers);
+        if (!are_adjacent) p.put(i, second);  // else they are loaded again as fast
         store(longest(second), to + i);
     }
 }
@@ -41,7 +43,9 @@ void second_contexts(const Part& part, uint8_t* to) {
             store(sphere_context(load(p.squared_lengths + i), p.number_of(0, i)), to + i);
     else
         for (int64_t i = 0; i < p.n; i += LANES) {
-            const Vector second = rotated(axis_of(p.symbol(0, i) >> 1), p.vector(i));
+            const bool are_adjacent = p.are_adjacent[i / GROUP];
+            const Vector v = are_adjacent ? second_vectors(p.all, p.second_slots + i, true, false) : p.vector(i);
+            const Vector second = rotated(axis_of(p.symbol(0, i) >> 1), v);
             p.put(i, second);
             store(circle_context(plane(second, load(p.squared_lengths + i), p.second_square)), to + i);
         }
