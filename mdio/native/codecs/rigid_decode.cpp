@@ -91,6 +91,26 @@ void unpack_from(const uint8_t* from, int64_t nbytes, uint32_t width, int64_t fi
 }
 
 #if MDIO_X86
+// 32 numbers lie in 4 * `width` bytes: each in the 16 bits that begin at a multiple of 16, and the 16 bits after these.
+MDIO_TARGET(MDIO_AVX512)
+int64_t unpack_avx512(const uint8_t* from, int64_t nbytes, uint32_t width, int64_t n, uint16_t* to) {
+    alignas(64) static constexpr uint16_t COUNT[32] = {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15,
+                                                       16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31};
+    const auto bit = _mm512_mullo_epi16(_mm512_load_si512(COUNT), _mm512_set1_epi16(int16_t(width)));
+    const auto low = _mm512_srli_epi16(bit, 4), high = _mm512_add_epi16(low, _mm512_set1_epi16(1));
+    const auto right = _mm512_and_si512(bit, _mm512_set1_epi16(15));
+    const auto left = _mm512_sub_epi16(_mm512_set1_epi16(16), right);
+    const auto mask = _mm512_set1_epi16(int16_t((1u << width) - 1));
+    int64_t i = 0;
+    for (const uint8_t* at = from; i + 32 <= n && at + 64 <= from + nbytes; i += 32, at += 4 * width) {
+        const auto all = _mm512_loadu_si512(at);
+        const auto one = _mm512_srlv_epi16(_mm512_permutexvar_epi16(low, all), right);
+        const auto other = _mm512_sllv_epi16(_mm512_permutexvar_epi16(high, all), left);
+        _mm512_storeu_si512(to + i, _mm512_and_si512(_mm512_or_si512(one, other), mask));
+    }
+    return i;
+}
+
 // Eight numbers lie in the first 16 of `width` bytes, at most.
 MDIO_TARGET("avx2")
 int64_t unpack_avx2(const uint8_t* from, int64_t nbytes, uint32_t width, int64_t n, uint16_t* to) {
@@ -136,6 +156,10 @@ int64_t unpack_plain(const uint8_t* from, int64_t nbytes, uint32_t width, int64_
 // Unpacks the low bits of a block.
 void unpack(const uint8_t* bytes, int64_t nbytes, uint32_t width, int64_t n, uint16_t* to) {
 #if MDIO_X86
+    if (has_avx512()) {
+        const int64_t done = unpack_avx512(bytes, nbytes, width, n, to), at = done / 8 * width;
+        bytes += at, nbytes -= at, n -= done, to += done;
+    }
     if (has_avx2()) return unpack_from(bytes, nbytes, width, unpack_avx2(bytes, nbytes, width, n, to), n, to);
 #endif
     unpack_from(bytes, nbytes, width, unpack_plain(bytes, nbytes, width, n, to), n, to);

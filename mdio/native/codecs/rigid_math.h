@@ -46,6 +46,10 @@ MDIO_TARGET("avx2") MDIO_INLINE Ints load(const uint16_t* from) {
 }
 MDIO_TARGET("avx2") MDIO_INLINE Floats larger(const Floats& x, const Floats& y) { return _mm256_max_ps(x, y); }
 MDIO_TARGET("avx2") MDIO_INLINE Floats smaller(const Floats& x, const Floats& y) { return _mm256_min_ps(x, y); }
+MDIO_TARGET("avx2") MDIO_INLINE Ints absolute(const Ints& x) { return Ints(_mm256_abs_epi32(__m256i(x))); }
+MDIO_TARGET("avx2") MDIO_INLINE Sizes shifted(const Ints& x, int by) {
+    return Sizes(_mm256_sllv_epi32(__m256i(x), _mm256_set1_epi32(by)));
+}
 MDIO_TARGET("avx2") MDIO_INLINE void store(const Ints& x, uint8_t* to) {
     const auto lowest = _mm256_shuffle_epi8(__m256i(x), _mm256_set1_epi64x(0x0C080400));
     const auto bytes = _mm_unpacklo_epi32(_mm256_castsi256_si128(lowest), _mm256_extracti128_si256(lowest, 1));
@@ -65,6 +69,10 @@ MDIO_TARGET(MDIO_AVX512) MDIO_INLINE Ints load(const uint16_t* from) {
 }
 MDIO_TARGET(MDIO_AVX512) MDIO_INLINE Floats larger(const Floats& x, const Floats& y) { return _mm512_max_ps(x, y); }
 MDIO_TARGET(MDIO_AVX512) MDIO_INLINE Floats smaller(const Floats& x, const Floats& y) { return _mm512_min_ps(x, y); }
+MDIO_TARGET(MDIO_AVX512) MDIO_INLINE Ints absolute(const Ints& x) { return Ints(_mm512_abs_epi32(__m512i(x))); }
+MDIO_TARGET(MDIO_AVX512) MDIO_INLINE Sizes shifted(const Ints& x, int by) {
+    return Sizes(_mm512_sllv_epi32(__m512i(x), _mm512_set1_epi32(by)));
+}
 MDIO_TARGET(MDIO_AVX512) MDIO_INLINE void store(const Ints& x, uint8_t* to) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi32_epi8(__m512i(x)));
 }
@@ -122,7 +130,10 @@ MDIO_INLINE Ints minus(const Ints& a, const Ints& b) { return Ints(Sizes(a) - Si
 // Results of comparisons are used only in ?:, since GCC splits masks of 64-byte vectors to combine them.
 MDIO_INLINE Ints sign_of(const Ints& x) { return x >> 31; }  // -1 if negative, else 0
 MDIO_INLINE Ints negated_if(const Ints& sign, const Ints& a) { return minus(a ^ sign, sign); }
+#if !MDIO_X86 || MDIO_LANES == 4
 MDIO_INLINE Ints absolute(const Ints& x) { return negated_if(sign_of(x), x); }
+MDIO_INLINE Sizes shifted(const Ints& x, int by) { return Sizes(x) << by; }
+#endif
 
 MDIO_INLINE Floats root(const Floats& x) {
     Floats y;
@@ -219,7 +230,7 @@ MDIO_INLINE CirclePoint circle_point(const Plane& p, const Floats& square, const
 constexpr int32_t CIRCLE_MIN = -3, CIRCLE_MAX = 4;
 
 MDIO_INLINE Ints number(const Ints& symbol, const Ints& raw, int raw_bits) {
-    return plus(Ints(Sizes(symbol - ZERO_SYMBOL) << raw_bits), raw);
+    return plus(Ints(shifted(symbol - ZERO_SYMBOL, raw_bits)), raw);
 }
 // The axis in the low two bits of a symbol; 3 means 2.
 MDIO_INLINE Ints axis_of(const Ints& symbol) {
