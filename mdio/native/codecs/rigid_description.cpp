@@ -176,53 +176,54 @@ Chunk parse_description(const uint8_t* data, int64_t nbytes, int64_t n_atoms) {
 }
 
 void Chunk::sort() {
-    std::array<std::array<int64_t, 256>, 2> counts{};  // alternating: they do not wait for each other
-    for (size_t i = 0; i < size_t(n_atoms); ++i) ++counts[i % 2][atoms.classes[i]];
+    // Two parts of the atoms are counted and sorted at once: slots of the same class do not wait for each other.
+    const int64_t part = n_atoms / 2 / ROW_RUN * ROW_RUN;
+    const uint8_t* of = atoms.classes.data();
+    std::array<std::array<int32_t, 256>, 2> counts{}, next{};
+    for (int64_t i = 0; i < part; ++i) ++counts[0][of[i]], ++counts[1][of[part + i]];
+    for (int64_t i = 2 * part; i < n_atoms; ++i) ++counts[1][of[i]];
+    int64_t begin = 0;
+    std::array<bool, 256> has_own{};  // its atoms have lengths
     for (size_t number = 0; number < 256; ++number) {
         const int64_t n = counts[0][number] + counts[1][number];
         if (number >= classes.size() && n) fail("an atom is of no class");
         if (number >= classes.size()) continue;
-        classes[number].n = n;
-        is_temporal |= mdio::rigid::is_temporal(classes[number].kind);
-    }
-    int64_t begin = 0;
-    std::array<int32_t, 256> next{};
-    std::array<bool, 256> is_plain{};  // its atoms have neither own lengths nor second atoms
-    for (size_t number = 0; number < classes.size(); ++number) {
         Class& c = classes[number];
-        c.begin = begin;
-        next[number] = int32_t(begin);
-        is_plain[number] = c.kind != CIRCLE && (c.shift == NO_LENGTHS || !has_length(c.kind));
-        begin += (c.n + GROUP - 1) / GROUP * GROUP;
+        c.begin = begin, c.n = n;
+        next[0][number] = int32_t(begin), next[1][number] = int32_t(begin) + counts[0][number];
+        has_own[number] = has_length(c.kind) && c.shift != NO_LENGTHS;
+        is_temporal |= mdio::rigid::is_temporal(c.kind);
+        begin += (n + GROUP - 1) / GROUP * GROUP;
     }
     slots.resize(size_t(n_atoms));
-    run_slots.clear();
     second_slots.assign(size_t(begin), 0);
     squared_lengths.assign(size_t(begin), 0.0f);
     for (const Class& c : classes)
         if (c.shift == NO_LENGTHS) std::fill_n(squared_lengths.begin() + c.begin, c.n, float(c.length));
     for (int64_t i = 0; i < std::min<int64_t>(n_atoms, 256); ++i)
         if (atoms.parent_offsets[size_t(i)] > i) fail("an atom's parent is before the first");
-    const auto put_next_slots = [&] {
-        run_slots.insert(run_slots.end(), next.begin(), next.begin() + int64_t(classes.size()));
+    run_slots.resize(size_t((n_atoms + ROW_RUN - 1) / ROW_RUN + 1) * classes.size());
+    const auto put_next_slots = [&](int64_t run, const auto& from) {
+        std::copy_n(from.begin(), classes.size(), run_slots.begin() + run * int64_t(classes.size()));
     };
-    for (int64_t i = 0; i < n_atoms; ++i) {
-        if (i % ROW_RUN == 0) put_next_slots();
+    const auto put = [&](int64_t i, auto& from) {
         const auto at = size_t(i);
-        const int32_t slot = slots[at] = next[atoms.classes[at]]++;
-        if (is_plain[atoms.classes[at]]) continue;
-        const Class& c = classes[atoms.classes[at]];
-        if (c.shift != NO_LENGTHS) {
-            const uint64_t length = (c.length & 0xFFFF) + (uint64_t(atoms.lengths[at]) << c.shift);
-            squared_lengths[size_t(slot)] = float(length * length / 256);
-        }
-        if (c.kind != CIRCLE) continue;
-        const int64_t other = i - atoms.second_offsets[at];
-        if (other < 0 || atoms.classes[size_t(other)] >= atoms.classes[at])
-            fail("an atom's second one does not come before it");
-        second_slots[size_t(slot)] = slots[size_t(other)];
+        if (i % ROW_RUN == 0) put_next_slots(i / ROW_RUN, from);
+        const int32_t slot = slots[at] = from[of[i]]++;
+        if (!has_own[of[i]]) return;
+        const Class& c = classes[of[i]];
+        const int64_t length = (c.length & 0xFFFF) + (int64_t(atoms.lengths[at]) << c.shift);
+        squared_lengths[size_t(slot)] = float(length * length / 256);
+    };
+    for (int64_t i = 0; i < part; ++i) put(i, next[0]), put(part + i, next[1]);
+    for (int64_t i = 2 * part; i < n_atoms; ++i) put(i, next[1]);
+    put_next_slots((n_atoms + ROW_RUN - 1) / ROW_RUN, next[1]);
+    for (int64_t i = 0; i < n_atoms && !atoms.second_offsets.empty(); ++i) {
+        if (classes[of[i]].kind != CIRCLE) continue;
+        const int64_t other = i - atoms.second_offsets[size_t(i)];
+        if (other < 0 || of[other] >= of[i]) fail("an atom's second one does not come before it");
+        second_slots[size_t(slots[size_t(i)])] = slots[size_t(other)];
     }
-    put_next_slots();
     are_adjacent.assign(size_t(begin / GROUP), 0);
     for (const Class& c : classes) {
         if (c.kind != CIRCLE) continue;
