@@ -117,7 +117,7 @@ def indices(atoms: Int64s | None, n_atoms: int) -> tuple[Int64s | None, int]:
 
 def step_size(step: float, name: str) -> float:
     """Check a step or a precision."""
-    if not (np.isfinite(step) and step > 0):
+    if not 0 < step < np.inf:
         raise ValueError(f"{name} is {step}; it must be positive")
     return float(step)
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <new>
 
 #include "mdio_codecs.h"
 
@@ -22,6 +23,28 @@ struct mdio_memory {
 };
 
 namespace mdio {
+
+// Allocates from a multiple of 64 bytes on, the line of a cache: loads and stores of 64 bytes lie in one.
+template <class T>
+struct AlignedMemory {
+    using value_type = T;
+    AlignedMemory() = default;
+    template <class U>
+    AlignedMemory(const AlignedMemory<U>&) {}
+
+    T* allocate(size_t n) {
+        auto* begin = static_cast<unsigned char*>(::operator new(n * sizeof(T) + 64));
+        const auto offset = 64 - reinterpret_cast<uintptr_t>(begin) % 64;
+        begin[offset - 1] = static_cast<unsigned char>(offset);
+        return reinterpret_cast<T*>(begin + offset);
+    }
+    void deallocate(T* from, size_t) {
+        auto* begin = reinterpret_cast<unsigned char*>(from);
+        ::operator delete(begin - begin[-1]);
+    }
+    friend bool operator==(const AlignedMemory&, const AlignedMemory&) { return true; }
+    friend bool operator!=(const AlignedMemory&, const AlignedMemory&) { return false; }
+};
 
 #if defined(__cpp_exceptions)
 struct Damage {

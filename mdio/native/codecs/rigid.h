@@ -14,6 +14,7 @@
 
 #include "cpu.h"
 #include "integers.h"
+#include "memory.h"
 
 namespace mdio::rigid {
 
@@ -110,9 +111,9 @@ struct Chunk {
     Atoms atoms;
     std::vector<int32_t> slots;  // of atoms, among the sorted ones
     std::vector<int32_t> run_slots;  // of runs of atoms and behind the last: of each class, its next atom's
-    std::vector<int32_t> second_slots;  // of sorted atoms, among the sorted ones (CIRCLE)
+    std::vector<int32_t, AlignedMemory<int32_t>> second_slots;  // of sorted atoms, among the sorted ones (CIRCLE)
     std::vector<uint8_t> are_adjacent;  // of groups: whether their second atoms follow each other
-    std::vector<float> squared_lengths;  // of sorted atoms: of their length
+    std::vector<float, AlignedMemory<float>> squared_lengths;  // of sorted atoms: of their length
     bool is_temporal = false;
 
     void sort();  // fills the last six from the first, or fails
@@ -146,7 +147,7 @@ Chunk find_classes(const FramePairs& pairs, int64_t n_frames, AtomModels& models
 
 // One frame's vectors, sorted: x, y and z of all.
 struct Vectors {
-    std::vector<int32_t> axes[3];
+    std::vector<int32_t, AlignedMemory<int32_t>> axes[3];
     explicit Vectors(int64_t n) { fit(n); }
     void fit(int64_t n) {
         for (auto& axis : axes) axis.resize(size_t(n + 3));  // read four at a time, from any slot
