@@ -106,7 +106,7 @@ void decode_lanes(const Block& block, const FrameStream* frames, int n_frames) {
         for (; i + MAX_LANES <= b.n && has_words(x, in); i += MAX_LANES) step(x, in, i);
         for (; i < b.n && has_words(x, in); i += MAX_LANES)
             decode_step<bits, gathers, true>(x, b.tables, bits == CONTEXT_BITS ? in.contexts + i : nullptr, b.n - i,
-                                    in.symbols + i);
+                                             in.symbols + i);
         store_lanes(x, *in.words);
         decode_rest(b, in, i);
     }
@@ -115,10 +115,11 @@ void decode_lanes(const Block& block, const FrameStream* frames, int n_frames) {
 }  // namespace
 
 void decode_wide(const Block& block, const FrameStream* frames, int n_frames) {
+    const bool has_contexts = frames[0].contexts != nullptr;
     if (has_fast_gathers())
-        (frames[0].contexts ? decode_lanes<CONTEXT_BITS, true> : decode_lanes<PLAIN_BITS, true>)(block, frames, n_frames);
+        (has_contexts ? decode_lanes<CONTEXT_BITS, true> : decode_lanes<PLAIN_BITS, true>)(block, frames, n_frames);
     else
-        (frames[0].contexts ? decode_lanes<CONTEXT_BITS, false> : decode_lanes<PLAIN_BITS, false>)(block, frames, n_frames);
+        (has_contexts ? decode_lanes<CONTEXT_BITS, false> : decode_lanes<PLAIN_BITS, false>)(block, frames, n_frames);
 }
 
 }  // namespace mdio::rigid

@@ -12,24 +12,21 @@ namespace mdio::rigid {
 namespace {
 
 constexpr int64_t WIDTH = 16;
-static_assert(2 * WIDTH == MAX_LANES);
+constexpr int VECTORS = 2;
+static_assert(VECTORS * WIDTH == MAX_LANES);
 
 // Entries of 16 symbols.
-template <bool gathers>
 MDIO_TARGET(MDIO_AVX512)
 MDIO_INLINE __m512i entries_of(const uint32_t* entries, const uint16_t* at) {
-    if (gathers)
-        return gathered(entries, _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(at))));
     return _mm512_inserti64x4(_mm512_castsi256_si512(eight_at(entries, at)), eight_at(entries, at + 8), 1);
 }
 
 // Encodes a symbol of each active of 16 lanes: writes their words, and returns the new states.
-template <bool gathers>
 MDIO_TARGET(MDIO_AVX512)
 MDIO_INLINE __m512i encode_step(__m512i x, const Stream& s, int64_t first, __mmask16 active, uint8_t*& to) {
     const auto one = _mm512_set1_epi32(1), low_twelve = _mm512_set1_epi32(0xFFF);
     const auto by = _mm_cvtsi32_si128(int32_t(s.bits)), to_top = _mm_cvtsi32_si128(int32_t(32 - s.bits));
-    const auto entry = entries_of<gathers>(s.entries, s.symbols + first);
+    const auto entry = entries_of(s.entries, s.symbols + first);
     const auto frequency = _mm512_and_si512(entry, low_twelve);
     const __mmask16 full = _mm512_mask_cmpge_epu32_mask(active, _mm512_srl_epi32(x, to_top), frequency);
     // Words are moved to the last places, since a store that is masked takes longer than one of all 16.
@@ -54,30 +51,24 @@ MDIO_INLINE __m512i encode_step(__m512i x, const Stream& s, int64_t first, __mma
     return _mm512_mask_mov_epi32(x, active, z);
 }
 
-template <bool gathers>
+}  // namespace
+
 MDIO_TARGET(MDIO_AVX512)
-void encode_lanes(EncoderState& e, const Stream& stream, int64_t n) {
+void encode_wide(EncoderState& e, const Stream& stream, int64_t, int64_t n) {
     const Stream s = stream;
-    __m512i x = _mm512_loadu_si512(e.states), y = _mm512_loadu_si512(e.states + WIDTH);
+    __m512i x[VECTORS];
+    for (int v = 0; v < VECTORS; ++v) x[v] = _mm512_loadu_si512(e.states + WIDTH * v);
     uint8_t* to = e.to;
     int64_t i = n / MAX_LANES * MAX_LANES;
     const uint32_t active = (1u << (n - i)) - 1;
-    if (active >> WIDTH) y = encode_step<gathers>(y, s, i + WIDTH, __mmask16(active >> WIDTH), to);
-    if (active) x = encode_step<gathers>(x, s, i, __mmask16(active), to);
+    if (active >> WIDTH) x[1] = encode_step(x[1], s, i + WIDTH, __mmask16(active >> WIDTH), to);
+    if (active) x[0] = encode_step(x[0], s, i, __mmask16(active), to);
     while (i > 0) {
         i -= MAX_LANES;
-        y = encode_step<gathers>(y, s, i + WIDTH, __mmask16(0xFFFF), to);
-        x = encode_step<gathers>(x, s, i, __mmask16(0xFFFF), to);
+        for (int v = VECTORS; v-- > 0;) x[v] = encode_step(x[v], s, i + WIDTH * v, __mmask16(0xFFFF), to);
     }
     e.to = to;
-    _mm512_storeu_si512(e.states, x);
-    _mm512_storeu_si512(e.states + WIDTH, y);
-}
-
-}  // namespace
-
-void encode_wide(EncoderState& e, const Stream& stream, int64_t, int64_t n) {
-    (has_fast_gathers() ? encode_lanes<true> : encode_lanes<false>)(e, stream, n);
+    for (int v = 0; v < VECTORS; ++v) _mm512_storeu_si512(e.states + WIDTH * v, x[v]);
 }
 
 }  // namespace mdio::rigid

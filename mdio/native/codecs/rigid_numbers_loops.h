@@ -59,7 +59,8 @@ MDIO_INLINE void sphere_to_numbers(const ClassVectors& s, int64_t i, const Vecto
 }
 
 MDIO_INLINE void circle_to_numbers(const ClassVectors& s, int64_t i, const VectorNumbers& to, bool gathers) {
-    const Vector v = vector(s.now, i), second = second_vectors(s.all, s.second_slots + i, s.are_adjacent[i / GROUP], gathers);
+    const Vector v = vector(s.now, i);
+    const Vector second = second_vectors(s.all, s.second_slots + i, s.are_adjacent[i / GROUP], gathers);
     // Where the circle runs most nearly along an axis, the other two follow best from it.
     const Floats fx = floats(second.x), fy = floats(second.y), fz = floats(second.z);
     const Floats gx = floats(v.x), gy = floats(v.y), gz = floats(v.z);
