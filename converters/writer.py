@@ -11,16 +11,15 @@ import os
 import shutil
 import threading
 import warnings
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import wraps
 from os import PathLike
 from pathlib import Path
 from reprlib import repr as shorten
 from time import monotonic
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Self
 from weakref import WeakSet
 
 import numpy as np
@@ -56,23 +55,6 @@ SAME_TIME = 1e-3
 """Times are equal if they differ by less than this part of the time between frames."""
 
 _unclosed: WeakSet[Writer] = WeakSet()
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-def _with_lock(
-    method: Callable[Concatenate[Writer, P], R],
-) -> Callable[Concatenate[Writer, P], R]:
-    """Return a method of a writer that only one thread at a time runs."""
-
-    @wraps(method)
-    def locked(self: Writer, /, *args: P.args, **keywords: P.kwargs) -> R:
-        with self._lock:
-            return method(self, *args, **keywords)
-
-    return locked
-
 
 INTEGERS: Any = int | np.integer
 NUMBERS: Any = float | np.floating | INTEGERS
@@ -177,7 +159,7 @@ class _Output:
             warnings.warn(
                 f"{self.name}: its last {plural(n_more, 'frame')}, from "
                 f"{times_ps[self.n_frames]:g} ps on, are replaced",
-                stacklevel=6,
+                stacklevel=5,
             )
         precision = manifest.get("precision")
         if precision is None or manifest.get("precision_source") == "asked":
@@ -186,12 +168,12 @@ class _Output:
             rounding_text = (
                 f"are rounded to {precision:g} angstrom, the precision of the files there"
             )
-            warnings.warn(f"{self.name}: positions {rounding_text}", stacklevel=6)
+            warnings.warn(f"{self.name}: positions {rounding_text}", stacklevel=5)
         elif "by_program" not in manifest["source"]:
             warnings.warn(
                 f"{self.name}: holds the integers of an XTC, and what is added is kept as floats: "
                 "from now on all of it is read as floats, which an XTC made of it would round",
-                stacklevel=6,
+                stacklevel=5,
             )
         return info
 
@@ -365,7 +347,6 @@ class Writer:
         paths = (self._growing.out, self.out if self._final is None else self._final.out)
         return [path for path in dict.fromkeys(paths) if exists_or_is_link(path)]
 
-    @_with_lock
     def set_atoms(self, atoms: Any) -> None:
         """Set the topology, before the first frame.
 
@@ -374,24 +355,24 @@ class Writer:
         atoms
             An AtomGroup or a Universe of MDAnalysis.
         """
-        from mdio.layouts.foreign.universe import topology_of
+        with self._lock:
+            from mdio.layouts.foreign.universe import topology_of
 
-        group = getattr(atoms, "atoms", None)
-        if group is None:
-            raise TypeError(
-                f"{self.out}: atoms={atoms!r}; give an AtomGroup or a Universe of MDAnalysis"
-            )
-        if self.n_atoms is None:
-            self.n_atoms = len(group)
-        if len(group) != self.n_atoms:
-            raise ValueError(
-                f"{self.out}: {len(group)} atoms, but frames of {self.n_atoms}; give the atoms "
-                "that are written"
-            )
-        self._indices = group.indices
-        self._topology = topology_of(group.universe, group.indices)
+            group = getattr(atoms, "atoms", None)
+            if group is None:
+                raise TypeError(
+                    f"{self.out}: atoms={atoms!r}; give an AtomGroup or a Universe of MDAnalysis"
+                )
+            if self.n_atoms is None:
+                self.n_atoms = len(group)
+            if len(group) != self.n_atoms:
+                raise ValueError(
+                    f"{self.out}: {len(group)} atoms, but frames of {self.n_atoms}; give the atoms "
+                    "that are written"
+                )
+            self._indices = group.indices
+            self._topology = topology_of(group.universe, group.indices)
 
-    @_with_lock
     def write(self, atoms: Any) -> None:
         """Write the present frame of atoms.
 
@@ -409,33 +390,33 @@ class Writer:
         OutputError
             See the class.
         """
-        try:
-            group, ts = atoms.atoms, atoms.universe.trajectory.ts
-        except AttributeError:
-            raise TypeError(
-                f"{self.out}: expected an AtomGroup or a Universe, found {type(atoms).__name__}"
-            ) from None
-        if self._topology is None and self._block is None:
-            self.set_atoms(group)
-        elif self._indices is not None and group.indices is not self._indices:
-            has_same_size = len(group.indices) == len(self._indices)
-            if has_same_size and not np.array_equal(group.indices, self._indices):
-                warnings.warn(
-                    f"{self.out}: frame {self.n_frames} has other atoms of the Universe than the "
-                    "first one, or in another order; the names and residues stored are those of "
-                    "the first",
-                    stacklevel=3,
-                )
-                self._indices = None
-        values = {
-            name: getattr(group, name)
-            for name, is_requested in self._requested.items()
-            if getattr(ts, f"has_{name}") and is_requested is not False
-        }
-        step = ts.data.get("step", ts.frame)
-        self.write_block(group.positions, box=ts.dimensions, time=ts.time, step=step, **values)
+        with self._lock:
+            try:
+                group, ts = atoms.atoms, atoms.universe.trajectory.ts
+            except AttributeError:
+                raise TypeError(
+                    f"{self.out}: expected an AtomGroup or a Universe, found {type(atoms).__name__}"
+                ) from None
+            if self._topology is None and self._block is None:
+                self.set_atoms(group)
+            elif self._indices is not None and group.indices is not self._indices:
+                has_same_size = len(group.indices) == len(self._indices)
+                if has_same_size and not np.array_equal(group.indices, self._indices):
+                    warnings.warn(
+                        f"{self.out}: frame {self.n_frames} has other atoms of the Universe than "
+                        "the first one, or in another order; the names and residues stored are "
+                        "those of the first",
+                        stacklevel=2,
+                    )
+                    self._indices = None
+            values = {
+                name: getattr(group, name)
+                for name, is_requested in self._requested.items()
+                if getattr(ts, f"has_{name}") and is_requested is not False
+            }
+            step = ts.data.get("step", ts.frame)
+            self.write_block(group.positions, box=ts.dimensions, time=ts.time, step=step, **values)
 
-    @_with_lock
     def write_block(
         self,
         positions: ArrayLike,
@@ -471,27 +452,27 @@ class Writer:
         OutputError
             See the class.
         """
-        self._check_usable()
-        arrays = {"velocities": velocities, "forces": forces}
-        block = self._as_block(positions, box, time, step, arrays)
-        if not block.n_frames:
-            return
-        first = 0
-        while first < block.n_frames:
-            assert self._block is not None
-            n_frames = min(block.n_frames - first, self._n_free)
-            rows = self._block.frames(slice(self._n_filled, self._n_filled + n_frames))
-            rows.assign(block.frames(slice(first, first + n_frames)))
-            first += n_frames
-            self._n_filled += n_frames
-            self.n_frames += n_frames
-            if self._n_free == self._growing.shard_frames:
+        with self._lock:
+            self._check_usable()
+            arrays = {"velocities": velocities, "forces": forces}
+            block = self._as_block(positions, box, time, step, arrays)
+            if not block.n_frames:
+                return
+            first = 0
+            while first < block.n_frames:
+                assert self._block is not None
+                n_frames = min(block.n_frames - first, self._n_free)
+                rows = self._block.frames(slice(self._n_filled, self._n_filled + n_frames))
+                rows.assign(block.frames(slice(first, first + n_frames)))
+                first += n_frames
+                self._n_filled += n_frames
+                self.n_frames += n_frames
+                if self._n_free == self._growing.shard_frames:
+                    self._store()
+            self._time_ps, self._step = float(block.time[-1]), int(block.step[-1])
+            if self._every_s is not None and monotonic() - self._last_stored_s >= self._every_s:
                 self._store()
-        self._time_ps, self._step = float(block.time[-1]), int(block.step[-1])
-        if self._every_s is not None and monotonic() - self._last_stored_s >= self._every_s:
-            self._store()
 
-    @_with_lock
     def flush(self) -> None:
         """Store all frames that were written, and return when they are; a shard may not be full.
 
@@ -500,9 +481,10 @@ class Writer:
         OutputError
             See the class.
         """
-        self._check_usable()
-        self._store()
-        self._wait_for_storing()
+        with self._lock:
+            self._check_usable()
+            self._store()
+            self._wait_for_storing()
 
     def close(self) -> None:
         """Store the frames that were written, and finish the output; warns if there are none.
@@ -517,24 +499,22 @@ class Writer:
         self._close()
 
     def _close(self) -> None:
-        if not self._closed and self._pid == os.getpid():  # a forked process has a copy of it
-            self._close_locked()
-
-    @_with_lock
-    def _close_locked(self) -> None:
-        if self._closed:
+        if self._closed or self._pid != os.getpid():  # a forked process has a copy of it
             return
-        self._closed = True
-        _unclosed.discard(self)
-        try:
-            if self._error is None:
-                self._wait_for_storing()
-                self._store(wait=True)
-                self._finish()
-        finally:
-            if self._pool is not None:
-                self._pool.shutdown()
-            self._block = self._spare_block = None
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            _unclosed.discard(self)
+            try:
+                if self._error is None:
+                    self._wait_for_storing()
+                    self._store(wait=True)
+                    self._finish()
+            finally:
+                if self._pool is not None:
+                    self._pool.shutdown()
+                self._block = self._spare_block = None
 
     def __enter__(self) -> Self:
         """Return the writer, which is closed in the end."""
@@ -681,7 +661,7 @@ class Writer:
                 {array.field for array in final_plan.arrays} or set(final_plan.native.fields)
             )
             for note in () if final_plan.arrays else final_plan.notes:
-                warnings.warn(f"{self.out}: {note}", stacklevel=5)
+                warnings.warn(f"{self.out}: {note}", stacklevel=4)
         self._n_existing = self._growing.n_frames
         self._block = self._empty_shard()
 
