@@ -511,20 +511,8 @@ def split(
         Folder to make, ``NAME.segments``.
     n_segments
         Number of segments; their frames differ by one at most.
-    overlap
-        Which of the frames with equal times to keep; see `mdio.convert`.
-    force
-        Replace an existing output, once the new one is complete.
-    resume
-        Continue an earlier run of the same split; begin if there is none.
-    salvage
-        Split the complete frames of a source that ends within a frame.
-    workers
-        Worker processes.
-    executor
-        Instead of `workers`: where to run.
-    progress
-        Called with (frames, decoded bytes) done since the last call.
+    overlap, force, resume, salvage, workers, executor, progress
+        As for `mdio.convert`.
 
     Returns
     -------

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import pairwise
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -345,11 +344,6 @@ class TransformedLayout(Layout):
                 f"{self.path}: its frames were rotated by a fit when they were stored, and their "
                 f"boxes were not, which --pbc {pbc} needs; convert the source again, with both"
             )
-
-    @classmethod
-    def sniff(cls, path: Path) -> bool:  # noqa: ARG003
-        """Return False: no file is a transformation."""
-        return False
 
     def _open(self) -> TrajectoryInfo:
         # Coordinates are no longer the integers of an XTC source.

@@ -89,25 +89,24 @@ class ElementFrames:
 class MergedFrames:
     """The frames of all elements, merged by their steps; raises ValueError.
 
-    `series`: by element, positions first; their steps and times are the trajectory's if all
+    `elements`: by name, positions first; their steps and times are the trajectory's if all
     elements have the same.
     """
 
-    def __init__(self, series: Mapping[str, ElementFrames]) -> None:
-        self.series = series
-        first = next(iter(series.values()))
+    def __init__(self, elements: Mapping[str, ElementFrames]) -> None:
+        self.elements = elements
+        self._positions = first = elements["positions"]
         self.n_frames = first.n_frames
         self._rows: dict[str, NDArray[np.int64]] = {}
+        """The row of each element in each frame, -1 without one; empty if all have the same."""
         self._steps: NDArray[np.int64] | None = None
-        self._series_rows = [(first, np.empty(0, np.int64))]
-        """Each with the row that it has for each frame; rows only if frames were merged."""
         self.has_times = first.time is not None
         """Whether all frames have a time; otherwise they are counted."""
         self.has_steps = first.step is not None
-        if all(_have_same_frames(first, element) for element in series.values()):
+        if all(_have_same_frames(first, element) for element in elements.values()):
             return
         steps = {}
-        for name, element in series.items():
+        for name, element in elements.items():
             if element.step is None:
                 raise ValueError(
                     f"{name} of {element.n_frames} frames beside positions of {first.n_frames}, "
@@ -122,8 +121,7 @@ class MergedFrames:
             rows = np.full(self.n_frames, -1, np.int64)
             rows[np.searchsorted(self._steps, array_steps)] = np.arange(len(array_steps))
             self._rows[name] = rows
-        self._series_rows = [(element, self._rows[name]) for name, element in series.items()]
-        is_timed = [rows >= 0 for element, rows in self._series_rows if element.time is not None]
+        is_timed = [self._rows[name] >= 0 for name, e in elements.items() if e.time is not None]
         self.has_times = bool(is_timed) and bool(np.any(is_timed, axis=0).all())
         self.has_steps = True
 
@@ -138,14 +136,15 @@ class MergedFrames:
             return 0, 0, has_row
         return int(sampled[0]), int(sampled[-1]) + 1, None if has_row.all() else has_row
 
-    def rows_of(self, name: str) -> NDArray[np.int64]:
-        """Return the row of an element in each frame; -1 in frames without one."""
-        return self._rows[name] if self._rows else np.arange(self.n_frames)
+    @property
+    def position_rows(self) -> NDArray[np.int64]:
+        """The row of the positions in each frame; -1 in frames without one."""
+        return self._rows["positions"] if self._rows else np.arange(self.n_frames)
 
     def steps(self, start: int, stop: int) -> NDArray[Any]:
         if self._steps is not None:
             return self._steps[start:stop]
-        return (self._series_rows[0][0].step or SampledColumn(None)).read(start, stop)
+        return (self._positions.step or SampledColumn(None)).read(start, stop)
 
     def times(self, start: int, stop: int) -> NDArray[Any]:
         """Return the times (ps) of frames ``start:stop``, each from an element that has it."""
@@ -153,26 +152,24 @@ class MergedFrames:
         if not self.has_times:
             return times
         if not self._rows:
-            assert self._series_rows[0][0].time is not None
-            return self._series_rows[0][0].time.read(start, stop)
-        for series, rows in reversed(self._series_rows):
-            if series.time is not None:
-                frame_rows = rows[start:stop]
-                has_row = frame_rows >= 0
-                if has_row.any():
-                    time_rows = frame_rows[has_row]
-                    times[has_row] = series.time.read(int(time_rows[0]), int(time_rows[-1]) + 1)
+            assert self._positions.time is not None
+            return self._positions.time.read(start, stop)
+        for name in reversed(self._rows):
+            first, end, has_row = self.rows(name, start, stop)
+            time = self.elements[name].time
+            if time is not None and first < end:
+                times[... if has_row is None else has_row] = time.read(first, end)
         return times
 
 
-def _have_same_frames(series: ElementFrames, other: ElementFrames) -> bool:
-    if series.n_frames != other.n_frames:
+def _have_same_frames(element: ElementFrames, other: ElementFrames) -> bool:
+    if element.n_frames != other.n_frames:
         return False
-    if series.step is None or other.step is None or series.step is other.step:
+    if element.step is None or other.step is None or element.step is other.step:
         return True
-    for first in range(0, series.n_frames, 1 << 20):
-        end = min(first + (1 << 20), series.n_frames)
-        if not np.array_equal(series.step.read(first, end), other.step.read(first, end)):
+    for first in range(0, element.n_frames, 1 << 20):
+        end = min(first + (1 << 20), element.n_frames)
+        if not np.array_equal(element.step.read(first, end), other.step.read(first, end)):
             return False
     return True
 
@@ -248,7 +245,7 @@ class ForeignTrajectory(ABC):
             )
         self.n_atoms = int(positions.shape[1])
         self._factors = {f: self._factor(f, array) for f, array in self._values.items()}
-        series = {f: self._series(f) for f in self._values}
+        elements = {f: self._element_frames(f) for f in self._values}
         self._cells = Cells.of_group(path, self._group, int(positions.shape[0]))
         if self._cells is not None:
             edges, scale = self._cells.edges, self._factors["positions"]
@@ -257,8 +254,8 @@ class ForeignTrajectory(ABC):
             self._cells.scale = np.float32(scale)
             self.notes += self._cells.notes
             if self._cells.per_frame:
-                series["box"] = self._series("box", series["positions"])
-        self._merged_frames = MergedFrames(series)
+                elements["box"] = self._element_frames("box", elements["positions"])
+        self._merged_frames = MergedFrames(elements)
         self.n_frames = self._merged_frames.n_frames
         self._ids = self._find_ids()
         if not self._merged_frames.has_times:
@@ -278,7 +275,7 @@ class ForeignTrajectory(ABC):
             return 0
         return int((np.asarray(steps[:1]) == -10).any())
 
-    def _series(self, field: str, positions: ElementFrames | None = None) -> ElementFrames:
+    def _element_frames(self, field: str, positions: ElementFrames | None = None) -> ElementFrames:
         """Return the frames of an element, without an incomplete last one."""
         parent = self._group["box/edges" if field == "box" else H5MD_NAMES[field]]
         values = self._values[field] if field != "box" or self._cells is None else self._cells.edges
@@ -325,7 +322,7 @@ class ForeignTrajectory(ABC):
 
     def _rows_of_ids(self, steps: Any, n_rows: int) -> NDArray[np.int64]:
         """Return the row of atom numbers of each frame, by their steps; -1 without one."""
-        rows = self._merged_frames.rows_of("positions")
+        rows = self._merged_frames.position_rows
         if steps is not None and self._merged_frames.has_steps:
             column = SampledColumn(steps, skip=self._n_fill_rows(steps))
             n_rows = n_rows if column.n_rows is None else min(n_rows, column.n_rows)
@@ -414,7 +411,8 @@ class ForeignTrajectory(ABC):
             made_up = self._made_up + (FLAT_NOTE,) * (self._values["positions"].shape[2] == 2)
             if self._cells is not None and self._cells.is_rotated():
                 made_up += (ROTATED_CELL,)
-        counts = {name: series.n_frames for name, series in self._merged_frames.series.items()}
+        elements = self._merged_frames.elements
+        counts = {name: element.n_frames for name, element in elements.items()}
         sparse = {name: n for name, n in counts.items() if n < self.n_frames}
         self.notes += [
             f"{self.path}: {'boxes' if name == 'box' else name} are in {n} of {self.n_frames} "
@@ -581,7 +579,7 @@ class Cells:
         cell = np.asarray(self.edges[0] if self.per_frame else self.edges[()])
         return cell.shape == (3, 3) and are_rotated(cell[np.newaxis])
 
-    def read(self, sampling: MergedFrames, start: int, stop: int) -> NDArray[np.float32]:
+    def read(self, merged: MergedFrames, start: int, stop: int) -> NDArray[np.float32]:
         """Return the cells of frames ``start:stop``; zeros in those without one.
 
         The length of an axis that is not periodic, and of the third of two dimensions, is 0, as in
@@ -589,7 +587,7 @@ class Cells:
         """
         has_row = None
         if self.per_frame:
-            first, end, has_row = sampling.rows("box", start, stop)
+            first, end, has_row = merged.rows("box", start, stop)
             edges = self.edges[first:end]
         else:
             edges = self.edges[()][np.newaxis]

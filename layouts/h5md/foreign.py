@@ -74,12 +74,12 @@ class ForeignFile(ForeignTrajectory):
             if node is not None:
                 require_inside(path, node)
 
-    def _series(self, field: str, positions: ElementFrames | None = None) -> ElementFrames:
+    def _element_frames(self, field: str, positions: ElementFrames | None = None) -> ElementFrames:
         parent = self._group["box/edges" if field == "box" else H5MD_NAMES[field]]
         for name in ("time", "step"):
             if name in parent:
                 require_inside(self.path, parent[name])
-        return super()._series(field, positions)
+        return super()._element_frames(field, positions)
 
     def _value(self, element: str) -> h5py.Dataset:
         """Open the values of an element with a chunk cache for all chunks of a frame."""

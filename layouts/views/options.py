@@ -107,14 +107,8 @@ class FrameOptions:
     @property
     def frames(self) -> dict[str, Any]:
         """The arguments of `mdio.layouts.views.view.select_frames`."""
-        return {
-            "start": self.start,
-            "stop": self.stop,
-            "step": self.step,
-            "begin_ps": self.begin_ps,
-            "end_ps": self.end_ps,
-            "dt_ps": self.dt_ps,
-        }
+        names = ("start", "stop", "step", "begin_ps", "end_ps", "dt_ps")
+        return {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True, kw_only=True)
