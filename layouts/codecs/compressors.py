@@ -292,15 +292,13 @@ def quantised_from_option(step: float, rule: str | None, option: str | None) -> 
     if not 0 < step < np.inf:
         raise PlanError(f"--precision is {step}; give a positive step in angstrom")
     quantised_format = QuantisedFormat(step, "step" if rule in (None, "asked") else "xtc")
-    option = PRESETS.get(option or "none", (None, option))[1]
-    if option in (None, "none", quantised_format.compression):
+    name: Any = PRESETS.get(option or "none", (None, option))[1]
+    if name in (None, "none", quantised_format.compression):
         return quantised_format
-    if option == "rigid":
-        return replace(quantised_format, compressor="rigid")
-    if option == "rigid-seek":
-        return replace(quantised_format, compressor="rigid-seek")
-    name, level = _parse_level(option, QUANTISED_LEVELS, "zarr with --precision", *PACKING_CODECS)
-    return replace(quantised_format, compressor="lz4" if name == "lz4" else "zstd", level=level)
+    if name in PACKING_CODECS:
+        return replace(quantised_format, compressor=name)
+    name, level = _parse_level(name, QUANTISED_LEVELS, "zarr with --precision", *PACKING_CODECS)
+    return replace(quantised_format, compressor=name, level=level)
 
 
 def quantised_metadata(quantised_format: QuantisedFormat) -> dict[str, Any]:

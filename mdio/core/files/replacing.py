@@ -150,10 +150,9 @@ def rename_into_place(
         if _is_folder(target):
             check_no_foreign_files(target)
         is_file = not (_is_folder(target) or _is_folder(publication.name(target)))
-        if companions and is_file and set(existing) <= {target}:
-            _replace_in_steps(publication, target, companions, ())
-        elif companions:
-            _replace_in_steps(publication, target, companions, existing)
+        if companions:
+            is_renamed = is_file and set(existing) <= {target}
+            _replace_in_steps(publication, target, companions, () if is_renamed else existing)
         elif not existing:
             _rename_if_free(publication.name(target), target)
         elif is_file:
