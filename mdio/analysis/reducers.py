@@ -125,11 +125,9 @@ class Sum(Reducer):
     keeps_rows = False
 
     def lift(self, rows: Rows) -> State:
-        """Sum over the frames."""
         return (_wide(_numbers(self, rows)).sum(axis=0),)
 
     def merge(self, earlier: State, later: State) -> State:
-        """Add."""
         return (earlier[0] + later[0],)
 
     def finish(self, state: State) -> Rows:
@@ -148,7 +146,6 @@ class Moments(Reducer):
     keeps_rows = False
 
     def lift(self, rows: Rows) -> State:
-        """Return the moments of some frames."""
         wide_rows = _numbers(self, rows)
         wide_rows = wide_rows.astype(
             np.complex128 if wide_rows.dtype.kind == "c" else np.float64, copy=False
@@ -157,7 +154,6 @@ class Moments(Reducer):
         return len(wide_rows), mean, _squared(wide_rows - mean).sum(axis=0)
 
     def merge(self, earlier: State, later: State) -> State:
-        """Return the moments of both."""
         (n_a, mean_a, squares_a), (n_b, mean_b, squares_b) = earlier, later
         n_total = n_a + n_b
         delta = mean_b - mean_a
@@ -169,7 +165,6 @@ class Mean(Moments):
     """The mean over all frames."""
 
     def finish(self, state: State) -> Rows:
-        """Return the mean."""
         return np.asarray(state[1])
 
 
@@ -177,7 +172,6 @@ class Variance(Moments):
     """The variance over all frames (divided by the number of frames)."""
 
     def finish(self, state: State) -> Rows:
-        """Return the variance."""
         return np.asarray(state[2] / state[0])
 
 
@@ -194,7 +188,6 @@ class StandardDeviation(Moments):
         self.norm = norm
 
     def finish(self, state: State) -> Rows:
-        """Return the standard deviation."""
         variance = state[2] / state[0]
         return np.asarray(np.sqrt(variance.sum(axis=-1) if self.norm else variance))
 
@@ -217,7 +210,6 @@ class Histogram(Sum):
             raise PlanError("a histogram needs a list of at least two ascending edges")
 
     def lift(self, rows: Rows) -> State:
-        """Count."""
         return (np.histogram(_numbers(self, rows, "biuf"), self.edges)[0].astype(np.int64),)
 
 

@@ -172,7 +172,6 @@ class Lagged(SeriesKernel):
     def rows(
         self, sums: Floats, time: Floats, n_atoms: int
     ) -> tuple[NDArray[np.int64], Floats, Floats]:
-        """Return lags and the value at each."""
         lags = self.lags(time)
         return np.arange(lags.n_lags), lags.time, self.means(sums, lags, n_atoms)
 
@@ -215,7 +214,6 @@ class MSD(Lagged):
     correlated = "displacements"
 
     def prepare(self, system: System) -> Prepared:
-        """Find the atoms."""
         if "".join(sorted({*self.dims} & {*"xyz"})) != "".join(sorted(self.dims)) or not self.dims:
             raise PlanError(
                 f"the dimensions are {self.dims!r}; give some of x, y and z, such as xy"
@@ -295,7 +293,6 @@ class VACF(Lagged):
     correlated = "velocities"
 
     def prepare(self, system: System) -> Prepared:
-        """Find the atoms."""
         if not system.layout.info.has_velocities:
             raise PlanError(
                 f"{system.layout.path}: it has no velocities; give a trajectory that has them "
@@ -315,5 +312,4 @@ class VACF(Lagged):
         return self.lags(block.time).squares_and_spectrum(block.velocities, [0, 1, 2])[1]
 
     def means(self, sums: Floats, lags: Lags, n_atoms: int) -> Floats:
-        """Return the mean product."""
         return lags.products(sums) / (lags.n_pairs * n_atoms)

@@ -63,7 +63,6 @@ class Dihedrals(Kernel):
     degrees: bool = False
 
     def prepare(self, system: System) -> Prepared:
-        """Find the four atoms of each angle."""
         check_switch("degrees", self.degrees)
         names = self.angles.split(",") if isinstance(self.angles, str) else self.angles
         unknown = [name for name in names if name not in ANGLES]

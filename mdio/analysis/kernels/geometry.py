@@ -202,7 +202,6 @@ class Pairs(Kernel):
     periodic: bool = True
 
     def prepare(self, system: System) -> Prepared:
-        """Find the atoms."""
         check_switch("periodic", self.periodic)
         first = system.atoms(self.select)
         if self.to is None:
@@ -271,7 +270,6 @@ class ReferenceDistances(Kernel):
     needs_whole = True
 
     def prepare(self, system: System) -> Prepared:
-        """Read the reference."""
         atoms = system.select(self.select)
         reference = reference_positions(system, self.reference, self.select, atoms).astype(
             np.float32
@@ -304,7 +302,6 @@ class RadiusOfGyration(Kernel):
     needs_whole = True
 
     def prepare(self, system: System) -> Prepared:
-        """Look up the masses."""
         atoms = system.select(self.select)
         n_atoms = system.layout.info.n_atoms if atoms is None else len(atoms)
         weights = atom_weights(system, self.weights, atoms, n_atoms)
@@ -360,7 +357,6 @@ class RMSF(Kernel):
     needs_whole = True
 
     def prepare(self, system: System) -> Prepared:
-        """Find the atoms."""
         check_switch("superpose", self.superpose)
         atoms = system.select(self.select)
         reducer = StandardDeviation(norm=True)

@@ -253,7 +253,6 @@ class UserKernel(Kernel):
         object.__setattr__(self, "fields", field_names(self.fields))
 
     def prepare(self, system: System) -> Prepared:
-        """Find the atoms."""
         return Prepared(self.function, system.select(self.select), fields=self.fields)
 
 

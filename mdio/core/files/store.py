@@ -239,11 +239,9 @@ class ObjectStore(Disk):
     forget_end = staticmethod(objects.forget_end)
 
     def open(self, path: Path, last_nbytes: int = 0) -> tuple[int, RemoteObject | None]:
-        """See the base class."""
         return -1, RemoteObject(path, last_nbytes)
 
     def source_for_library(self, path: Path) -> ObjectFile:
-        """See the base class."""
         return ObjectFile(RemoteObject(path))
 
     def check_regular(self, path: Path) -> None:
@@ -271,15 +269,12 @@ class ObjectStore(Disk):
         return Upload(RemotePath(target), **options)
 
     def file_system(self, path: AnyPath) -> str:  # noqa: ARG002
-        """See the base class."""
         return "store"
 
     def url(self, path: Path) -> str:
-        """See the base class."""
         return path.as_uri()
 
     def missing_text(self, path: Path) -> str:  # noqa: ARG002
-        """See the base class."""
         return f"no such object, and no {' or '.join(MANIFESTS)} below it; check the URL"
 
 

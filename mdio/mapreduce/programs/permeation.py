@@ -48,7 +48,6 @@ class IonPermeation(Kernel):
     thickness: float = 10.0
 
     def prepare(self, system: System) -> Prepared:
-        """Find the atoms."""
         if self.thickness <= 0:
             raise PlanError(f"the thickness is {self.thickness} angstrom; give a positive one")
         system.note_unrotated_boxes()

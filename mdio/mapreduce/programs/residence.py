@@ -46,7 +46,6 @@ class WaterResidence(Kernel):
     tau_max: int = 20
 
     def prepare(self, system: System) -> Prepared:
-        """Find the atoms."""
         if self.radius <= 0 or self.tau_max < 0:
             raise PlanError(f"radius {self.radius} and tau_max {self.tau_max} cannot be negative")
         system.note_unrotated_boxes()
