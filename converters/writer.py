@@ -90,7 +90,7 @@ class _Output:
         self.out = name.absolute()  # the program may go to another folder
         self.layout = layout_name_for_output(name, options.storage.to)
         self.n_frames = 0
-        self.shard_frames = 0
+        self.unit_frames = 0
         self.uuid: str | None = None
         """UUID of the stored output; None = nothing stored yet."""
         self.result: ConvertResult | None = None
@@ -129,7 +129,7 @@ class _Output:
         with open_layout(self.out) as old:
             info, times_ps = old.info, read_times(old)
             plan_values = plan_fields(old)
-            self.shard_frames = plan_values.get("piece_frames") or int(old.boundaries()[1])
+            self.unit_frames = plan_values.get("piece_frames") or int(old.boundaries()[1])
             self.uuid, old_topology = old.uuid, old.topology()
             manifest = old.manifest or {"source": {}}
         if info.n_atoms != n_atoms:
@@ -467,7 +467,7 @@ class Writer:
                 first += n_frames
                 self._n_filled += n_frames
                 self.n_frames += n_frames
-                if self._n_free == self._growing.shard_frames:
+                if self._n_free == self._growing.unit_frames:
                     self._store()
             self._time_ps, self._step = float(block.time[-1]), int(block.step[-1])
             if self._every_s is not None and monotonic() - self._last_stored_s >= self._every_s:
@@ -654,7 +654,7 @@ class Writer:
             with _PlannedFrames(path, block=first_frame, atoms=self._topology) as frames:
                 plan = self._growing.plan(frames).plan
                 final_plan = plan if self._final is None else self._final.plan(frames).plan
-            self._growing.shard_frames = (
+            self._growing.unit_frames = (
                 plan.segment_frames[0] if plan.segment_frames else plan.piece_frames
             )
             self._check_requested(
@@ -699,12 +699,12 @@ class Writer:
 
     def _empty_shard(self) -> FrameBlock:
         assert self.n_atoms is not None
-        return FrameBlock.empty(self._growing.shard_frames, self.n_atoms, **self._stores_field)
+        return FrameBlock.empty(self._growing.unit_frames, self.n_atoms, **self._stores_field)
 
     @property
     def _n_free(self) -> int:
         """Frames that still fit into the shard that is being filled."""
-        size = self._growing.shard_frames
+        size = self._growing.unit_frames
         return size - (self._n_existing + self.n_frames) % size
 
     def _check_usable(self) -> None:

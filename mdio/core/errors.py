@@ -1,22 +1,5 @@
 """The errors of mdio.
 
-::
-
-    MdioError
-    ├── UnknownLayoutError (ValueError)    no layout can read or write a file
-    ├── PlanError          (ValueError)    options that do not fit together or do not fit the data
-    │   └── OptionError        (TypeError) an option that a layout does not have
-    ├── SourceError        (OSError)       an input that is missing, truncated, corrupt, mismatching
-    │   └── AtomCountError                 its format does not say how many atoms it has
-    ├── CorruptLayoutError (OSError)       an output of mdio that is unfinished or damaged
-    ├── OutputError        (OSError)       an output that cannot be written: the disk is full, ...
-    ├── FrameRangeError    (IndexError)    frames or atoms outside the trajectory
-    ├── FrameReadError     (RuntimeError)  a frame cannot be read through MDAnalysis
-    ├── BlockError         (RuntimeError)  one block of a parallel run failed
-    │   └── WorkerDiedError                the process that worked on it has ended
-    ├── MissingExtraError  (ImportError)   an optional dependency is not installed
-    └── MissingExtensionError (ImportError) a compiled part of mdio cannot be imported
-
 Each message is one line that names the file, what was found, what was expected and what to do.
 It is an error's only argument, so that errors can be pickled.
 """

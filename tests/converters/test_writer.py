@@ -26,7 +26,7 @@ GROWING = ["zarr", "segments"]
 
 
 def shard_frames_of(writer):
-    return writer._growing.shard_frames
+    return writer._growing.unit_frames
 
 
 @pytest.mark.parametrize("target", ["zarr", "h5md", "segments"])
@@ -140,7 +140,7 @@ first, background, out = int(sys.argv[1]), sys.argv[2] == "True", sys.argv[3]
 writer = mdio.Writer(out, append=True, background=background, {options})
 for n in range(first, 1 << 30):
     writer.write_block(frames_of(n, n + 1), time=n)
-    print(n, writer._growing.shard_frames, flush=True)
+    print(n, writer._growing.unit_frames, flush=True)
 """
 
 
@@ -313,7 +313,7 @@ try:
         writer.write_block(frames_of(n, n + 1), time=n)
 except mdio.core.errors.OutputError as error:
     print(error, n)
-    size = writer._growing.shard_frames
+    size = writer._growing.unit_frames
     writer.close()
     stored = mdio.open(out).info.n_frames
     assert stored % size == 0 and n - stored <= 2 * size, (n, stored, size)
