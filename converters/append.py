@@ -186,19 +186,19 @@ class Timeline:
             merged = merge(old_keys, new_keys, compare, overlap, following_keys)
         is_old = merged.old_frames >= 0
         old_frames = np.where(is_old, merged.old_frames, 0)
-        added = merged.added
+        from_new = merged.from_new
         equal_numbers = np.unique(self.member_numbers[old_frames[merged.equal]]).tolist()
         self.equal_members = [self.members[number] for number in equal_numbers]
         self.frames_of_members = [
-            np.where(is_old & (merged.equal | ~added), frames[old_frames], -1)
+            np.where(is_old & (merged.equal | ~from_new), frames[old_frames], -1)
             for frames in self.frames_of_members
         ]
-        self.frames_of_members.append(np.where(added | merged.equal, merged.new_frames, -1))
-        self.member_numbers = np.where(added, len(self.members), self.member_numbers[old_frames])
-        self.member_frames = np.where(added, merged.new_frames, self.member_frames[old_frames])
+        self.frames_of_members.append(np.where(from_new | merged.equal, merged.new_frames, -1))
+        self.member_numbers = np.where(from_new, len(self.members), self.member_numbers[old_frames])
+        self.member_frames = np.where(from_new, merged.new_frames, self.member_frames[old_frames])
         columns = {
             name: np.where(
-                added,
+                from_new,
                 getattr(new_keys, name)[merged.new_frames],
                 getattr(old_keys, name)[old_frames],
             )

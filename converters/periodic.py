@@ -283,6 +283,7 @@ class Crossings:
     """(A, 3): how often, or by how much; the ``shifts`` of `mdio.core.kernels.follow`."""
     by_steps: bool
     has_last: bool = False
+    """Whether `last` is known: there was a frame before."""
 
 
 class TransformedLayout(Layout):

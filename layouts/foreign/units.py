@@ -45,7 +45,7 @@ _TIMES = {
 _ENERGIES = {"kilocalorie/mole": KCAL_TO_KJ, "kilojoule/mole": 1.0, "ev": 96.48533212331}
 """In kJ/mol; an electronvolt by CODATA 2018."""
 
-FACTORS: Mapping[str, Mapping[str, float]] = {
+SPELLED_OUT_FACTORS: Mapping[str, Mapping[str, float]] = {
     "coordinates": _LENGTHS,
     "cell_lengths": _LENGTHS,
     "cell_angles": {"degree": 1.0, "radian": 180 / math.pi},
@@ -87,7 +87,7 @@ def spelled_out_factor(variable: str, unit: str) -> float | None:
     words = re.sub("[()]", "", unit.strip().lower()).split("/")
     names = [word.strip() for word in words]
     names = [name.removesuffix("s") if len(name) > 2 else name for name in names]
-    return FACTORS[variable].get("/".join(_SPELLINGS.get(name, name) for name in names))
+    return SPELLED_OUT_FACTORS[variable].get("/".join(_SPELLINGS.get(name, name) for name in names))
 
 
 LENGTH_UNITS_OF_PROGRAMS = {"GROMACS": "nm"}
@@ -137,13 +137,13 @@ _FORCE_DIVISORS = {
     "kcal mol-1 A-1": 1 / _CALORIE_J,
 }
 
-UNITS: Mapping[str, Mapping[str, float]] = {
+H5MD_DIVISORS: Mapping[str, Mapping[str, float]] = {
     "positions": _LENGTH_DIVISORS,
     "time": _TIME_DIVISORS,
     "velocities": _VELOCITY_DIVISORS,
     "forces": _FORCE_DIVISORS,
 }
-"""Units of H5MD: how many make one of mdio's unit, by field; the reciprocal of `FACTORS`."""
+"""Units of H5MD: how many make one of mdio's unit, by field; the reciprocal of a factor."""
 
 
 _DALTON_KG = 1.0 / (_AVOGADRO_PER_MOL * 1e3)
@@ -193,15 +193,15 @@ def factor_of(field: str, unit: str | None) -> float:
 
     Raises KeyError: the unit is unknown; the argument of the error lists known units.
     """
-    factors = UNITS[field]
+    divisors = H5MD_DIVISORS[field]
     if unit is None:
-        raise KeyError(", ".join(factors))
-    if unit in factors:
-        return 1.0 / factors[unit]
+        raise KeyError(", ".join(divisors))
+    if unit in divisors:
+        return 1.0 / divisors[unit]
     variable = {"positions": "coordinates"}.get(field, field)
     factor = _composed_factor(field, unit) or spelled_out_factor(variable, unit)
     if factor is None:
-        raise KeyError(", ".join(factors))
+        raise KeyError(", ".join(divisors))
     return factor
 
 

@@ -350,14 +350,14 @@ class Merged:
     """The frames of the result, in order.
 
     Attributes: `old_frames`, `new_frames`: number of each frame in the old and in the new
-    trajectory, or -1. `added`: whether it is taken from the new one. `unit`: of the keys: ps or
+    trajectory, or -1. `from_new`: whether it is taken from the new one. `unit`: of the keys: ps or
     steps. `equal`: whether both have it, with the same contents. `notes`: on frames that were
     replaced or dropped.
     """
 
     old_frames: Numbers
     new_frames: Numbers
-    added: NDArray[np.bool_]
+    from_new: NDArray[np.bool_]
     unit: str
     equal: NDArray[np.bool_]
     notes: tuple[str, ...] = ()
@@ -506,9 +506,10 @@ class _Merger:
         self.equal = self.is_old & self.is_new & ~self.differs
         self.gap = GAP * float(np.median(np.diff(old_keys))) if len(old_keys) > 1 else np.inf
         self.new_gap = GAP * float(np.median(np.diff(new_keys))) if len(new_keys) > 1 else np.inf
-        self.added = ~self.is_old
-        self.is_retained = np.ones(len(keys), bool)
-        self.ignored = np.zeros(len(keys), bool)
+        self.from_new = ~self.is_old
+        self.is_kept = np.ones(len(keys), bool)
+        self.is_left_out = np.zeros(len(keys), bool)
+        """Whether the new frame, which differs, is left out for the old one."""
         self.notes: list[str] = []
 
     def merge(self) -> Merged:
@@ -529,29 +530,28 @@ class _Merger:
             begin += bool(self.equal[begin])
             if self._has_two_branches(slice(begin, end)):
                 self._choose_branch(slice(begin, end))
-        is_dropped = ~self.is_retained & self.is_old
+        is_dropped = ~self.is_kept & self.is_old
         for mask, change, reason in (
-            (self.added & self.is_old, "replaced by those of", "which differ"),
+            (self.from_new & self.is_old, "replaced by those of", "which differ"),
             (is_dropped, "dropped, since they are not of the branch of", "which continues there"),
         ):
             if mask.any():
                 self.notes.append(
                     f"{self.old.path}: {self._count(mask)} {change} {self.new.path}, {reason}"
                 )
-        is_ignored = ~self.is_retained & ~self.is_old | self.ignored
+        is_ignored = ~self.is_kept & ~self.is_old | self.is_left_out
         if is_ignored.any():
             n_frames = plural(int(np.count_nonzero(is_ignored)), "frame")
             self.notes.append(
                 f"{n_frames} of {self.new.path} ({self._describe_keys(is_ignored)}) left out, "
                 f"since those of {self.old.path} are kept there"
             )
-        is_retained = self.is_retained
         return Merged(
-            self.old_frames[is_retained],
-            self.new_frames[is_retained],
-            self.added[is_retained],
+            self.old_frames[self.is_kept],
+            self.new_frames[self.is_kept],
+            self.from_new[self.is_kept],
             self.unit,
-            self.equal[is_retained],
+            self.equal[self.is_kept],
             tuple(self.notes),
         )
 
@@ -559,10 +559,10 @@ class _Merger:
         """Return whether frames between two common ones cannot all belong to one trajectory."""
         if self.differs[section].any():
             return True
-        is_new, keys = ~self.is_old[section], self.keys[section]
-        boundaries = np.flatnonzero(np.diff(is_new)) + 1
+        is_only_new, keys = ~self.is_old[section], self.keys[section]
+        boundaries = np.flatnonzero(np.diff(is_only_new)) + 1
         for first, end in pairwise(boundaries.tolist()):
-            gap = self.gap if is_new[first] else self.new_gap
+            gap = self.gap if is_only_new[first] else self.new_gap
             if keys[end] - keys[first - 1] <= gap:
                 return True
         return False
@@ -578,7 +578,7 @@ class _Merger:
         if len(old_after):
             frame = int(self.old_frames[old_after[0]])
             if self.old_keys[frame] - self.old_keys[frame - 1] > self.gap:
-                old_after = old_after[:0]  # after a gap: another part, which is retained
+                old_after = old_after[:0]  # after a gap: another part, which is kept
         differing = self.differs.copy()
         differing[: section.start] = differing[section.stop :] = False
         if self.overlap == "error":
@@ -586,8 +586,8 @@ class _Merger:
         is_continued = is_tail and bool(self.keys[begin] >= self.following_begin)
         if self.overlap == "keep-first" or (self.overlap is None and is_continued):
             old = indices[self.is_old[section]]
-            self.is_retained[old[0] : old[-1] + 1] &= self.is_old[old[0] : old[-1] + 1]
-            self.ignored[section] = self.differs[section]
+            self.is_kept[old[0] : old[-1] + 1] &= self.is_old[old[0] : old[-1] + 1]
+            self.is_left_out[section] = self.differs[section]
             return
         if self.overlap is None:
             # The second run may have left out its first frame.
@@ -601,10 +601,10 @@ class _Merger:
                 )
             if is_tail and len(old_after):
                 raise self._early_end_error(differing, old_after)
-        self.added[section] |= self.differs[section]
-        self.is_retained[old_between] = False
+        self.from_new[section] |= self.differs[section]
+        self.is_kept[old_between] = False
         if is_tail:
-            self.is_retained[old_after] = False
+            self.is_kept[old_after] = False
 
     def _describe_keys(self, mask: NDArray[np.bool_]) -> str:
         keys = self.keys[mask]
