@@ -2,7 +2,8 @@
 
 Extended XYZ (https://github.com/libAtoms/extxyz) has in its comment the columns
 (``Properties``), the three vectors of the cell (``Lattice``) and which of them are periodic
-(``pbc``). CP2K writes step and time, in fs, into its comments. GRO
+(``pbc``). CP2K writes step and time, in fs, into its comments; i-PI
+(https://docs.ipi-code.org/output-files.html) the cell, the step and units. GRO
 (https://manual.gromacs.org/current/reference-manual/file-formats.html#gro) has columns of the width
 of its first line (``-ndec``); times and steps are in titles, as ``t=`` and ``step=``. AMBER's
 (https://ambermd.org/FileFormats.php#trajectory) have a title, then numbers of
@@ -33,6 +34,7 @@ from mdio.layouts.foreign.text.format import (
     to_text,
     without_axes,
 )
+from mdio.layouts.foreign.units import spelled_out_factor
 
 MIN_XYZ_LINE_NBYTES = 8
 """Least bytes of a line of an atom such as ``C 0 0 0``, with its end."""
@@ -46,6 +48,11 @@ CP2K_CONTENTS = {
     "frc": ("forces", "hartree/bohr"),
 }
 """Contents of a file of CP2K that is not of positions, by a part of its name: kind, usual unit."""
+_IPI = re.compile(
+    rb"# CELL\(abcABC\):((?:\s+[-+.\dEe]+){6})\s+Step:\s*(\d+)\s+Bead:"
+    rb".*?(\w+)\{(\w+)\}\s+cell\{(\w+)\}"
+)
+IPI_POSITIONS = ("positions", "x_centroid")
 FS_PER_PS = 1000
 UNREAD = ("force", "forces", "momenta", "vel", "velo", "velocities")
 """Names of columns that programs give velocities and forces, in no unit that is known."""
@@ -58,6 +65,8 @@ class XYZ(TextFormat):
 
     has_length_unit = False
     _is_of_cp2k = False
+    _ipi_contents = ""
+    """What a file of i-PI holds, and its unit, where these are no positions."""
 
     def records(self, lines: Lines, nbytes: int | None) -> Iterator[FrameRecord]:
         while lines.peek():
@@ -67,9 +76,20 @@ class XYZ(TextFormat):
             skip_atoms(lines, n_atoms, nbytes, MIN_XYZ_LINE_NBYTES)
             fields = frozenset({"time"} if self._cp2k_values(comment) else ())
             self._is_of_cp2k |= _CP2K_STEP.match(comment) is not None
-            yield FrameRecord(start, lines.offset, n_atoms, fields, notes=_notes(comment))
+            units = ""
+            if values := _IPI.match(comment):
+                contents, units = to_text(values[3]), to_text(values[4])
+                if contents not in IPI_POSITIONS:
+                    self._ipi_contents, units = f"{contents} in {units}", ""
+            self.has_length_unit = bool(units)
+            yield FrameRecord(start, lines.offset, n_atoms, fields, _notes(comment), units)
 
     def made_up_notes(self) -> Iterator[str]:
+        if self._ipi_contents:
+            yield (
+                f"it holds {self._ipi_contents}, as i-PI says in its comments; they are read as if "
+                "they were positions"
+            )
         if self._is_of_cp2k and (name := _CP2K_NAME.search(self.path.name)):
             contents, unit = CP2K_CONTENTS[name[1]]
             yield (
@@ -95,6 +115,12 @@ class XYZ(TextFormat):
         comment = raw.split(b"\n", 2)[1]
         if values := self._cp2k_values(comment):
             snapshot.step, snapshot.time = int(values[1]), float(values[2]) / FS_PER_PS
+        if (values := _IPI.match(comment)) and to_text(values[3]) in IPI_POSITIONS:
+            snapshot.step = int(values[2])
+            snapshot.positions *= _ipi_factor(values[4])
+            snapshot.box = np.array(values[1].split(), np.float32)
+            snapshot.box[:3] *= _ipi_factor(values[5])
+            return snapshot
         pairs = _comment_values(to_text(comment))
         vectors = _lattice(pairs)
         if vectors is not None and not _is_rotated(vectors):
@@ -108,6 +134,15 @@ class XYZ(TextFormat):
         `dt` is given for sources of outputs of earlier versions, which did not read comments.
         """
         return _CP2K.match(comment) if self.options.get("dt") is None else None
+
+
+def _ipi_factor(unit: bytes) -> np.float32:
+    """Return how many angstrom a unit of i-PI has; raises FrameError."""
+    name = to_text(unit)
+    factor = spelled_out_factor("coordinates", "bohr" if name == "atomic_unit" else name)
+    if factor is None:
+        raise FrameError(f"lengths in {name!r}, expected atomic_unit, angstrom, nanometer or pm")
+    return np.float32(factor)
 
 
 def _comment_values(comment: str) -> dict[str, str]:

@@ -256,6 +256,42 @@ def test_times_and_steps_of_cp2k(tmp_path):
         assert layout.read(0, 2).time.tolist() == [0, 1]
 
 
+IPI_CELL = "# CELL(abcABC):   37.79452    39.68425    41.57397    90.00000    80.00000    90.00000"
+
+
+@pytest.mark.parametrize(
+    ("unit", "factor"), [("atomic_unit", 0.529177210903), ("angstrom", 1), ("nanometer", 10)]
+)
+@pytest.mark.parametrize("contents", ["positions", "x_centroid"])
+def test_units_and_cells_of_ipi(tmp_path, contents, unit, factor):
+    """The comments of i-PI 3; its positions are in bohr unless it is told otherwise."""
+    path, frames = tmp_path / "a.xyz", ""
+    for step in (0, 2):
+        title = f"  Step:  {step:10d}  Bead:       0 {contents}{{{unit}}}  cell{{atomic_unit}}"
+        frames += f"1\n{IPI_CELL}{title}\n       O  1.88973e+00  3.77945e+00  {step}.0e+00\n"
+    path.write_text(frames)
+    with mdio.open(path) as layout:
+        block = layout.read(0, 2)
+        assert not any("no unit" in note for note in layout.notes)
+    assert block.step.tolist() == [0, 2]
+    np.testing.assert_allclose(block.box, [[20, 21, 22, 90, 80, 90]] * 2, atol=1e-5)
+    first = [1.88973 * factor, 3.77945 * factor]
+    np.testing.assert_allclose(block.positions[:, 0, :2], [first] * 2, rtol=1e-6)
+    assert block.positions[:, 0, 2].tolist() == pytest.approx([0, 2 * factor])
+    with pytest.raises(MdioError, match=r"a\.xyz"):
+        mdio.open(path, length_unit="nm").info  # noqa: B018 - which the file names
+    path.write_text(frames.replace(unit, "furlong", 1))
+    with pytest.raises(MdioError, match=r"a.xyz.*furlong"):
+        mdio.open(path).read(0, 1)
+
+
+def test_velocities_of_ipi_are_told(tmp_path):
+    title = "  Step:           0  Bead:       0 velocities{atomic_unit}  cell{atomic_unit}"
+    (tmp_path / "a.xyz").write_text(f"1\n{IPI_CELL}{title}\n O  1.0e-05  2.0e-05  3.0e-05\n")
+    with mdio.open(tmp_path / "a.xyz") as layout:
+        assert "velocities in atomic_unit, as i-PI says" in " ".join(layout.notes)
+
+
 @pytest.mark.parametrize(
     ("name", "contents"),
     [
