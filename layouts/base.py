@@ -793,8 +793,12 @@ class Layout(Closable, ABC):
                 self._close()
 
     def __del__(self) -> None:
+        """Close its files, but not inner layouts, which others may be reading right now."""
         with suppress(Exception):  # the interpreter may be ending
-            self.close()
+            if not self._inner_layouts:
+                self.close()
+            elif self._prefetch is not None:
+                self._prefetch.stop()
 
     def _copy_with_metadata(self, metadata: Any) -> Layout:
         """Return an unopened copy that pickles with `metadata`, which opening has read."""

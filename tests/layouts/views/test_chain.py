@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
 import re
 from collections import Counter
@@ -22,8 +23,10 @@ from mdio.layouts.base import Layout
 from mdio.layouts.native.dcd import DCDLayout
 from mdio.layouts.native.netcdf.layout import NCDFLayout
 from mdio.layouts.native.trr import TRRLayout
-from mdio.layouts.views.chain import MAX_OPEN, MAX_OPEN_OF_CHUNKS, ChainLayout
+from mdio.layouts.views.chain import MAX_OPEN, MAX_OPEN_OF_CHUNKS, ChainLayout, chain_joined
+from mdio.layouts.views.joining import Joining
 from mdio.layouts.views.opening import open_source
+from mdio.layouts.views.view import ViewLayout
 from mdio.testing.reading import (
     LayoutReadingTests,
     Oracle,
@@ -268,3 +271,24 @@ def test_files_without_steps_have_none_together(adk):
         assert transformed.stored_times[:2] == (True, False)
     with mdio.open([adk["xtc"], adk["xtc"]], overlap="keep-all") as chain:
         assert chain.stored_times[:2] == (True, True)
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda file: ViewLayout(file.path, source=file),
+        lambda file: chain_joined([file], Joining(((0, 0, 5),))),
+    ],
+)
+def test_a_view_that_goes_leaves_open_what_it_read(adk, wrap):
+    """It may go while another reads that, when the interpreter looks for what nobody holds."""
+    with mdio.open(adk["xtc"]) as file:
+        view = wrap(file)
+        view.read(0, 1)
+        del view
+        gc.collect()
+        assert file._info is not None
+        view = wrap(file)
+        view.read(0, 1)
+        view.close()
+        assert file._info is None
