@@ -117,7 +117,7 @@ class ZarrLayout(BackendLayout):
                 from mdio.layouts.chunked.own import labels_in  # only reading needs these
                 from mdio.layouts.zarr.own import OwnTree
 
-                if labels := labels_in(manifest):  # as one it would have been opened before
+                if labels := labels_in(manifest):  # an ensemble on disk is not opened here
                     raise PlanError(
                         f"{self.path}: an ensemble of {len(labels)} trajectories, which is opened "
                         f"on disk only; open one of them, such as {self.path / labels[0]}"

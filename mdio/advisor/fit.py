@@ -452,8 +452,7 @@ def fit_profile(
 
     `rows`: measured runs of one machine; a row of one rank is enough. `cores_per_node`: of that
     machine; None: as in the rows, or else in `base`. `base`: values of the priors; by default the
-    profile ``comet``. `wide_priors`: use wide priors,
-    for a `base` without measurements.
+    profile ``comet``. `wide_priors`: use wide priors, for a `base` without measurements.
     """
     prior_profile = base or load_profile("comet")
     start = _starting_profile(
