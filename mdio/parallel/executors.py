@@ -210,14 +210,26 @@ def results_of(
     describe: Callable[[Item], str] = str,
     **options: Any,
 ) -> Iterator[tuple[int, Result]]:
-    """Yield the results of an executor's `imap`, after checking them.
+    """Return an iterator over the results of an executor's `imap`, which are checked.
 
     Raises PlanError: it yields anything but (number of an item, result), once for each item.
     BlockError: the result of an item is missing.
     """
-    if executor.ranks is not None:  # results may come on rank 0 alone
-        yield from executor.imap(func, items, describe=describe, **options)
-        return
+    if executor.ranks is not None:
+        # Results may come on rank 0 alone. The executor's own iterator: an error in the caller's
+        # loop would close a generator around it, and wait for the others, before it is handled.
+        return executor.imap(func, items, describe=describe, **options)
+    return _checked_results(executor, func, items, describe, options)
+
+
+def _checked_results(
+    executor: Executor,
+    func: Callable[[Item], Result],
+    items: Iterable[Item],
+    describe: Callable[[Item], str],
+    options: dict[str, Any],
+) -> Iterator[tuple[int, Result]]:
+    """Yield the results of `imap` of an executor without ranks; see `results_of`."""
     numbered = enumerate(items)
     unfinished: dict[int, Item] = {}
 

@@ -6,6 +6,7 @@ import time
 from mpi4py import MPI
 
 from mdio.core.errors import MdioError
+from mdio.parallel.executors import results_of
 from mdio.parallel.mpi_executor import MPIExecutor
 
 COMM = MPI.COMM_WORLD
@@ -37,7 +38,7 @@ def main(way):
             if way == "exit" and COMM.rank == COMM.size - 1:
                 executor.map(sys.exit, range(COMM.size))
             if way == "signal":
-                for _ in executor.imap(others_take_long, range(1000)):
+                for _ in results_of(executor, others_take_long, range(1000)):
                     ended = SystemExit(143)  # as a signal's handler raises it, wherever rank 0 is
                     ended.add_note("9 frames are kept")
                     raise ended

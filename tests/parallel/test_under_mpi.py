@@ -101,7 +101,7 @@ def test_a_rank_that_exits_inside_an_item_does_not_leave_the_others_waiting():
 
 
 def test_what_ended_rank_0_among_results_is_told():
-    """Not that others did not leave in time."""
+    """Not that others did not leave in time; and before they are waited for, it is handled."""
     code, _, err = run_script(3, "fail.py", "signal", timeout_s=60, through=())
     assert code != 0
     assert "mdio: ended by a signal; 9 frames are kept (rank 0 ends the program)" in err
