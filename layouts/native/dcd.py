@@ -62,6 +62,8 @@ from mdio.layouts.native.file import (
 from mdio.layouts.tables import ChunkTable, FrameTable, Tables, frame_chunk_table
 
 FIRST_RECORD_NBYTES = 84
+VELOCITIES = b"VELD"
+"""Begins a file of velocities, where one of positions has ``CORD``."""
 CELL_NBYTES = 48
 SIDES = ("before", "after")
 """Where a record has its length: before and after its bytes."""
@@ -152,7 +154,7 @@ def marker_type(head: bytes) -> str | None:
     """Return the type of the record lengths if `head` (12 bytes) begins a DCD file."""
     for marker in MARKER_TYPES:
         size = np.dtype(marker).itemsize
-        if head[size : size + 4] == b"CORD" and _integer(head[:size], marker) == 84:
+        if head[size : size + 4] in (b"CORD", VELOCITIES) and _integer(head[:size], marker) == 84:
             return marker
     return None
 
@@ -226,6 +228,11 @@ def read_header(file: PositionalFile) -> DCDHeader:
     if marker is None:
         raise SourceError(
             f"{file.path}: begins with {head!r}, expected a length of 84 and CORD: no DCD file"
+        )
+    if VELOCITIES in head:
+        raise SourceError(
+            f"{file.path}: begins with VELD: its frames are velocities (CHARMM and GENESIS write "
+            "them so), and a trajectory needs positions, which begin with CORD; give that file"
         )
     records = _Records(file, marker)
     first = records.next("control numbers", FIRST_RECORD_NBYTES)

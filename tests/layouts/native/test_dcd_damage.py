@@ -8,8 +8,19 @@ import numpy as np
 import pytest
 from suites.native_files import CELLS, made_up, write_dcd
 
+import mdio
 from mdio.core.errors import MdioError, SourceError
 from mdio.layouts.native.dcd import DCDLayout
+
+
+@pytest.mark.parametrize("salvage", [False, True])
+def test_velocities_are_not_taken_for_positions(tmp_path, salvage):
+    """A file of CHARMM's or GENESIS' velocities is one of positions but for its first word."""
+    path = tmp_path / "velocities.dcd"
+    write_dcd(path, made_up(3, 4))
+    path.write_bytes(path.read_bytes().replace(b"CORD", b"VELD", 1))
+    with pytest.raises(SourceError, match=r"velocities\.dcd.*VELD"):
+        mdio.convert(path, tmp_path / "a.zarr", salvage=salvage)
 
 
 @pytest.mark.parametrize("fixed", [None, [1]])
