@@ -26,11 +26,15 @@ float longest_step(const float* x, int64_t n_atoms) {
     return *std::max_element(most, most + lanes);
 }
 
-bool is_cut(const float* x, const double* cell, const Indices& pairs, double near) {
+// `least`: neighbours that are nearer along each axis are not beside each other over a side.
+bool is_cut(const float* x, const double* cell, const Indices& pairs, double near, double least) {
     for (int64_t k = 0; k < pairs.n; ++k) {
         const float* one = x + 3 * pairs.data[k];
         double step[3] = {double(one[3]) - one[0], double(one[4]) - one[1],
                           double(one[5]) - one[2]};
+        if (!(std::fabs(step[0]) >= least || std::fabs(step[1]) >= least ||
+              std::fabs(step[2]) >= least))
+            continue;
         if (!(step[0] * step[0] + step[1] * step[1] + step[2] * step[2] > near * near)) continue;
         for (int axis = 2; axis >= 0; --axis) {
             const double times = std::nearbyint(step[axis] / cell[4 * axis]);
@@ -49,9 +53,11 @@ void cut_frames(const Frames& positions, const double* cells, const Indices& pai
         const auto* x = reinterpret_cast<const float*>(positions.data + f * positions.stride);
         const double* cell = cells + 9 * f;
         const double height = std::min({cell[0], cell[4], cell[8]});
-        // Over a side of the box a neighbour lies a cell vector away, but for the distance.
-        out[f] = height > 0 && longest_step(x, positions.n_atoms) > std::min(height - near, near) &&
-                 is_cut(x, cell, pairs, near);
+        // Over a side of the box a neighbour lies a sum of cell vectors away, but for the distance.
+        // Along the last axis that one of these leads along, that is a multiple of the height.
+        const double least = 0.999 * (height - near);  // what is compared is rounded
+        out[f] = height > 0 && longest_step(x, positions.n_atoms) >= least &&
+                 is_cut(x, cell, pairs, near, least);
     }
 }
 
