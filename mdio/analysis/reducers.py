@@ -8,6 +8,7 @@ be pickled.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from functools import partial, reduce
@@ -21,6 +22,8 @@ from mdio.core.frames import is_masked
 
 Rows = NDArray[Any]
 State = tuple[Any, ...]
+NUMBERS_IN_CACHE = 1 << 15
+"""Numbers that are gone through several times at once: 256 KiB."""
 
 
 class Reducer(ABC):
@@ -146,12 +149,19 @@ class Moments(Reducer):
     keeps_rows = False
 
     def lift(self, rows: Rows) -> State:
-        wide_rows = _numbers(self, rows)
-        wide_rows = wide_rows.astype(
-            np.complex128 if wide_rows.dtype.kind == "c" else np.float64, copy=False
-        )
-        mean = wide_rows.mean(axis=0)
-        return len(wide_rows), mean, _squared(wide_rows - mean).sum(axis=0)
+        numbers = _numbers(self, rows)
+        wide = np.complex128 if numbers.dtype.kind == "c" else np.float64
+        columns = numbers.reshape(len(numbers), math.prod(numbers.shape[1:]))
+        means, squares = np.empty(columns.shape[1], wide), np.empty(columns.shape[1])
+        n_columns = max(1, NUMBERS_IN_CACHE // max(1, len(columns)))
+        for begin in range(0, columns.shape[1], n_columns):
+            part = slice(begin, begin + n_columns)
+            values = columns[:, part].astype(wide)
+            means[part] = values.mean(axis=0)
+            values -= means[part]
+            squares[part] = _squared(values).sum(axis=0)
+        shape = numbers.shape[1:]
+        return len(numbers), means.reshape(shape), squares.reshape(shape)
 
     def merge(self, earlier: State, later: State) -> State:
         (n_a, mean_a, squares_a), (n_b, mean_b, squares_b) = earlier, later

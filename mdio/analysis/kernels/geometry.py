@@ -280,10 +280,6 @@ class ReferenceDistances(Kernel):
         return Prepared(function, atoms, labels=("mean_reference_distance_angstrom",))
 
 
-COORDINATES_AT_ONCE = 1 << 20
-"""Coordinates of atoms that are held in float64 at a time (24 MiB)."""
-
-
 @dataclass(frozen=True)
 class RadiusOfGyration(Kernel):
     """The radius of gyration of every frame: (F,) float64, angstrom.
@@ -312,15 +308,8 @@ class RadiusOfGyration(Kernel):
 
 def gyration_of_block(block: FrameBlock, shares: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the radius of gyration of each frame; `shares` (A,) are the weights, summing to 1."""
-    values = np.empty(block.n_frames)
-    batch = max(1, COORDINATES_AT_ONCE // len(shares))
-    for start in range(0, block.n_frames, batch):
-        frames = block.positions[start : start + batch].astype(np.float64)
-        frames -= np.einsum("fac,a->fc", frames, shares)[:, None]
-        # Not by BLAS, whose sums of a frame depend on how many frames there are.
-        squares = np.einsum("fac,fac,a->f", frames, frames, shares)
-        values[start : start + batch] = np.sqrt(squares)
-    return values
+    # The deviation from a point, over all translations.
+    return kernels.rmsd(block.positions, np.zeros((len(shares), 3)), shares)
 
 
 @dataclass(frozen=True)
