@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from mdio.core import kernels
 from mdio.core.boxes import shortest_heights, with_lengths_of_open_axes
 from mdio.core.errors import MdioError
 from mdio.core.frames import FrameBlock, absent_frames
-from mdio.core.kernels import cut_frames
 from mdio.core.topology import Residues
 from mdio.core.words import MAX_RUNS, plural, runs_text
 from mdio.layouts.manifest import runs_from_indices
@@ -111,7 +111,9 @@ class CutMoleculeFinder:
         """Return numbers of the frames, (n,), that have neighbours on two sides of the box."""
         if self.is_rotated:
             return np.flatnonzero(self._have_distant_neighbours(block))
-        return np.flatnonzero(cut_frames(block.positions, block.box, self.pairs, self.max_distance))
+        return np.flatnonzero(
+            kernels.cut_frames(block.positions, block.box, self.pairs, self.max_distance)
+        )
 
     def _have_distant_neighbours(self, block: FrameBlock) -> NDArray[np.bool_]:
         """Return a mask of the frames with neighbours further apart than half of the box.
@@ -121,11 +123,7 @@ class CutMoleculeFinder:
         """
         heights = shortest_heights(with_lengths_of_open_axes(block.box))
         max_bonds = np.maximum(self.max_distance, heights / 2)
-        is_far = np.zeros(block.n_frames, bool)
-        for frame in np.flatnonzero(np.isfinite(max_bonds)).tolist():
-            steps = block.positions[frame, self.pairs + 1] - block.positions[frame, self.pairs]
-            is_far[frame] = (np.square(steps).sum(axis=1) > max_bonds[frame] ** 2).any()
-        return is_far
+        return kernels.longest_distances(block.positions, self.pairs) > max_bonds
 
     def note(self, frames: Sequence[int], n_frames: int, *, per_frame: bool) -> str:
         """Return the note on some of the frames analysed, in which the box cuts molecules."""

@@ -378,10 +378,12 @@ def superposed_block(block: FrameBlock, reference: NDArray[np.float64]) -> NDArr
 
     After Kabsch 1976 (10.1107/S0567739476001873), all atoms weighted alike.
     """
-    target = reference - reference.mean(axis=0)
-    frames = block.positions - block.positions.mean(axis=1, keepdims=True, dtype=np.float64)
-    sums = np.einsum("fai,aj->fij", frames, target)
-    is_finite = np.isfinite(sums).all(axis=(1, 2))
-    rotations = np.full_like(sums, np.nan)
-    rotations[is_finite] = kernels.best_rotations(sums[is_finite])
-    return np.asarray(frames @ rotations)
+    n_frames, n_atoms = block.positions.shape[:2]
+    origins, rotations = kernels.best_fits(
+        block.positions, np.arange(n_atoms), reference - reference.mean(axis=0)
+    )
+    # A fourth coordinate of 1 takes the origins along: subtracting them first takes longer.
+    moves = np.concatenate([rotations, -origins[:, np.newaxis] @ rotations], axis=1)
+    frames = np.ones((n_frames, n_atoms, 4))
+    frames[..., :3] = block.positions
+    return np.asarray(frames @ moves)

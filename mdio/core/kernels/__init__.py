@@ -22,7 +22,7 @@ from mdio.core.kernels.checksums import (
     unshuffle,
 )
 from mdio.core.kernels.coordinates import (
-    best_rotations,
+    best_fits,
     centre,
     cut_frames,
     dihedrals,
@@ -30,6 +30,7 @@ from mdio.core.kernels.coordinates import (
     follow,
     gather,
     gather_atoms,
+    longest_distances,
     make_whole,
     planar_to_xyz,
     put_in_cell,

@@ -182,6 +182,18 @@ def cut_frames(
     return out
 
 
+def longest_distances(positions: Float32s, atoms: Int64s) -> Float64s:
+    """Return, of each frame, the longest distance of `atoms` from the next one, (F,) float64.
+
+    `atoms`, (n,) int64. Coordinates that are not a number do not count.
+    """
+    n_frames, n_atoms = checks.native_rows(positions, "positions").shape[:2]
+    checks.indices(atoms, n_atoms - 1)
+    out = np.zeros(n_frames)
+    backend.module.longest_distances(positions, atoms, out)
+    return out
+
+
 def make_whole(positions: Float32s, boxes: Float32s, links: Int64s) -> None:
     """Move atoms by vectors of the cell, in place, so that no bond goes over its boundary.
 
@@ -260,16 +272,34 @@ def follow(
     kernel(positions, vectors, last, shifts, has_last, apply)
 
 
-def best_rotations(sums: Float64s) -> Float64s:
-    """Return the rotations that lay centred atoms on centred references most closely, (F, 3, 3).
+def best_fits(
+    positions: Float32s, atoms: Int64s, reference: Float64s, *, rotate: bool = True
+) -> tuple[Float64s, Float64s]:
+    """Return what lays `atoms` of each frame on a centred reference as closely as possible.
 
-    `sums`, (F, 3, 3) float64: coordinates times those of the reference, summed over atoms. Row
-    vectors are multiplied from the right (Kabsch 1976, 10.1107/S0567739476001873).
+    These are the centres of the atoms, (F, 3), which are subtracted, and then rotations, (F, 3, 3),
+    by which row vectors are multiplied from the right: the sum of squared distances is least
+    (Kabsch 1976, 10.1107/S0567739476001873). Rotations are NaN in a frame in which coordinates of
+    `atoms` are not finite. `atoms`, (n,) int64: at least one atom. `reference`, (n, 3) float64:
+    where they are to lie, centred. `rotate`: if not, nothing is rotated.
+    Raises ValueError: there are no `atoms`, or a reference that is not finite or of another shape.
     """
-    left, _, right = np.linalg.svd(sums)
-    # Where the best map would be a mirror image, the axis of least weight is turned.
-    left[:, :, 2] *= np.sign(np.linalg.det(left) * np.linalg.det(right))[:, np.newaxis]
-    return np.asarray(left @ right)
+    n_frames, n_atoms = checks.native_rows(positions, "positions").shape[:2]
+    checks.indices(atoms, n_atoms)
+    reference = np.ascontiguousarray(reference, np.float64)
+    if not len(atoms) or reference.shape != (len(atoms), 3) or not np.isfinite(reference).all():
+        raise ValueError(f"a reference of shape {reference.shape} for {len(atoms)} atoms")
+    sums = np.empty((n_frames, 12))
+    backend.module.fit_sums(positions, atoms, reference, sums)
+    is_finite = np.isfinite(sums).all(axis=1)
+    rotations = np.tile(np.eye(3), (n_frames, 1, 1))
+    if rotate:
+        left, _, right = np.linalg.svd(sums[is_finite, 3:].reshape(-1, 3, 3))
+        # Where the best map would be a mirror image, the axis of least weight is turned.
+        left[:, :, 2] *= np.sign(np.linalg.det(left) * np.linalg.det(right))[:, np.newaxis]
+        rotations[is_finite] = left @ right
+    rotations[~is_finite] = np.nan
+    return sums[:, :3] / len(atoms), rotations
 
 
 def fit(
@@ -282,32 +312,17 @@ def fit(
 ) -> None:
     """Move all atoms, in place, so that `atoms` lie on a reference as closely as possible.
 
-    The sum of squared distances is least (Kabsch 1976, 10.1107/S0567739476001873), and each frame
-    is fitted by itself. A frame in which coordinates of `atoms` are not finite becomes NaN.
-    `atoms`, (n,) int64: at least one atom. `reference`, (n, 3) float64: where they are to lie.
-    `rotate`: whether frames are turned, besides being moved. `along`, (F, A, 3) float32 each:
-    vectors of the atoms, which turn with them.
-    Raises ValueError: there are no `atoms`, or a reference that is not finite or of another shape.
+    Each frame is fitted by itself, as in `best_fits`, whose `reference` need not be centred here. A
+    frame in which coordinates of `atoms` are not finite becomes NaN. `along`, (F, A, 3) float32
+    each: vectors of the atoms, which turn with them.
     """
-    n_frames, n_atoms = checks.native_rows(positions, "positions").shape[:2]
-    checks.indices(atoms, n_atoms)
-    reference = np.ascontiguousarray(reference, np.float64)
-    if not len(atoms) or reference.shape != (len(atoms), 3) or not np.isfinite(reference).all():
-        raise ValueError(f"a reference of shape {reference.shape} for {len(atoms)} atoms")
     for array in (positions, *along):
-        checks.output(array, n_frames, n_atoms)
+        checks.output(array, *positions.shape[:2])
     target = reference.mean(axis=0)
-    sums = np.empty((n_frames, 12))
-    backend.module.fit_sums(positions, atoms, np.ascontiguousarray(reference - target), sums)
-    origins = sums[:, :3] / len(atoms)
-    rotations = np.tile(np.eye(3), (n_frames, 1, 1))
-    is_finite = np.isfinite(sums).all(axis=1)
-    if rotate:
-        rotations[is_finite] = best_rotations(sums[is_finite, 3:].reshape(-1, 3, 3))
-    rotations[~is_finite] = np.nan
+    origins, rotations = best_fits(positions, atoms, reference - target, rotate=rotate)
     backend.module.turn(positions, rotations, np.ascontiguousarray(origins), target)
     for array in along if rotate else ():
-        backend.module.turn(array, rotations, np.zeros((n_frames, 3)), np.zeros(3))
+        backend.module.turn(array, rotations, np.zeros((len(array), 3)), np.zeros(3))
 
 
 def _cell_vectors(positions: Float32s, boxes: Float32s, atoms: Int64s | None) -> Float64s:

@@ -44,6 +44,8 @@ struct Indices {
 // `cells` as the vectors below.
 void cut_frames(const Frames& positions, const double* cells, const Indices& pairs, double near,
                 bool* out);
+// Of each frame, the longest distance of atoms `pairs` from those behind them.
+void longest_distances(const Frames& positions, const Indices& pairs, double* out);
 
 // `vectors` is contiguous (frames, 3, 3), a lower triangle, zeros where there is no cell; `out`
 // (frames, targets).

@@ -181,6 +181,14 @@ void cut_frames(const Array& positions, const Array& cells, const Array& pairs, 
     mdio::cut_frames(from, vectors, neighbours, near, to);
 }
 
+void longest_distances(const Array& positions, const Array& pairs, Array out) {
+    const mdio::Frames from = frames(positions);
+    const mdio::Indices neighbours = {static_cast<const int64_t*>(pairs.data()), pairs.shape(0)};
+    auto* to = static_cast<double*>(out.mutable_data());
+    py::gil_scoped_release unlocked;
+    mdio::longest_distances(from, neighbours, to);
+}
+
 void within(const Array& positions, const Array& vectors, const Array& sources,
             const Array& targets, double radius, Array out) {
     const mdio::Frames from = frames(positions);
@@ -211,6 +219,7 @@ PYBIND11_MODULE(_kernels, module) {
     module.def("rmsd", rmsd);
     module.def("dihedrals", dihedrals);
     module.def("cut_frames", cut_frames);
+    module.def("longest_distances", longest_distances);
     module.def("within", within);
     module.def("_crc32c_all_ways", [](const py::buffer& buffer, uint32_t value) {
         const Bytes bytes(buffer);
