@@ -114,6 +114,9 @@ def cut_frames(
     out: NDArray[np.bool_],
     /,
 ) -> None: ...
+def longest_distances(
+    positions: NDArray[np.float32], pairs: NDArray[np.int64], out: NDArray[np.float64]
+) -> None: ...
 def within(
     positions: NDArray[np.float32],
     vectors: NDArray[np.float64],

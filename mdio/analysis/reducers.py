@@ -156,7 +156,7 @@ class Moments(Reducer):
         n_columns = max(1, NUMBERS_IN_CACHE // max(1, len(columns)))
         for begin in range(0, columns.shape[1], n_columns):
             part = slice(begin, begin + n_columns)
-            values = columns[:, part].astype(wide)
+            values: Rows = columns[:, part].astype(wide)
             means[part] = values.mean(axis=0)
             values -= means[part]
             squares[part] = _squared(values).sum(axis=0)
