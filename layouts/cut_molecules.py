@@ -46,8 +46,7 @@ ADVICE_WITHOUT_GROUP = (
 )
 RESIDUES_UNKNOWN = (
     "without a topology, successive atoms close to each other are taken for bonded, so that more "
-    "frames may be cut, or fewer: to know, give -s/--top FILE and a selection (in Python: top=, "
-    "select=)"
+    "frames may be cut, or fewer: to know, give -s/--top FILE (in Python: top=)"
 )
 
 

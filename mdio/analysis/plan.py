@@ -249,8 +249,6 @@ class Request:
                         f"all {layout.info.n_atoms:,} atoms are analysed, water too; --select "
                         "(select= in Python) takes fewer",
                     )
-            elif isinstance(self.top, str | PathLike) and not system.topology_is_read:
-                notes += (f"{self.top}: not read, since the atoms are known without it",)
             prepare_nbytes = (
                 reads.nbytes_source - source_nbytes,
                 reads.nbytes_cache - cache_nbytes,
@@ -281,6 +279,8 @@ class Request:
                 from mdio.layouts.cut_molecules import NoPositionsFinder
 
                 prepared = replace(prepared, doubt_finder=NoPositionsFinder())
+            if isinstance(self.top, str | PathLike) and not system.topology_is_read:
+                notes += (f"{self.top}: not read, since the atoms are known without it",)
             notes += tuple(system.notes)
             if self.reducer is not None:
                 keeps_columns = isinstance(self.reducer, Mean | Stack)

@@ -390,6 +390,7 @@ class System:
 
         if not has_box(self.source):
             return None
+        self.read_topology()
         residues, is_rotated = self.residues(atoms), self.is_superposed
         if residues is None and is_rotated and not self.is_whole:
             self.notes.append(

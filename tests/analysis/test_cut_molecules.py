@@ -73,6 +73,15 @@ def named(notes):
     return int(found[0].split(" in ")[1].split(" of ")[0]) if found else 0
 
 
+@pytest.mark.parametrize("select", [None, "all"])
+def test_a_topology_that_is_given_is_read_though_atoms_are_known_without(cut, select):
+    """It tells what is bonded; without it, neighbours in the file are guessed to be."""
+    path, frames = cut
+    notes = mdio.analyze(path, top=PSF, kernel=mdio.RMSD(select)).notes
+    assert named(notes) == len(frames)
+    assert not any("top=" in note or "not read" in note for note in notes)
+
+
 @pytest.mark.parametrize("workers", [None, 2])
 @pytest.mark.parametrize("kernel", ["rmsd", "rgyr", "rmsf"])
 def test_frames_that_are_cut_are_told_of(cut, kernel, workers):
