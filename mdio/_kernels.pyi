@@ -114,6 +114,13 @@ def cut_frames(
     out: NDArray[np.bool_],
     /,
 ) -> None: ...
+def distances(
+    positions: NDArray[np.float32],
+    cells: NDArray[np.float64],
+    first: NDArray[np.int64],
+    second: NDArray[np.int64],
+    out: NDArray[np.float64],
+) -> None: ...
 def longest_distances(
     positions: NDArray[np.float32], pairs: NDArray[np.int64], out: NDArray[np.float64]
 ) -> None: ...

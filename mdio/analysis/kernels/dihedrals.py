@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mdio.analysis.kernels.images import are_skewed, bond_lengths, nearest_images
+from mdio.analysis.kernels.images import are_skewed, nearest_images
 from mdio.analysis.kernels.kernel import Kernel, Prepared, check_switch, runs_of_boxes
 from mdio.analysis.system import System
 from mdio.core.boxes import shortest_heights
 from mdio.core.errors import PlanError
 from mdio.core.frames import FrameBlock
-from mdio.core.kernels import dihedrals
+from mdio.core.kernels import dihedrals, distances
 from mdio.layouts.cut_molecules import NoCellFinder
 from mdio.layouts.foreign.universe import select_by_mdanalysis
 
@@ -166,10 +166,8 @@ class _Chains:
             return np.zeros(len(before), bool)
         ends = np.concatenate([self._atom["C"][before], self._atom["N"][after]])
         frame = system.frame(0, system.to_layout_indices(ends, "of the backbone"))
-        carbon, nitrogen = np.split(frame.positions[0], 2)
-        box = frame.box[0] if self._periodic and frame.box[0].any() else None
-        is_skewed = bool(are_skewed(frame.box)[0])
-        lengths = bond_lengths(carbon, nitrogen, box, is_skewed=is_skewed)
+        box = frame.box if self._periodic else np.zeros_like(frame.box)
+        (lengths,) = distances(frame.positions, box, *np.split(np.arange(len(ends)), 2))
         return np.asarray(lengths < PEPTIDE_BOND)
 
     def phi(self) -> list[list[int] | None]:

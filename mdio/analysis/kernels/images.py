@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from MDAnalysis.lib.distances import calc_bonds, distance_array
+from MDAnalysis.lib.distances import distance_array
 from numpy.typing import NDArray
 
-from mdio.analysis.kernels.kernel import runs_of_boxes
 from mdio.core import kernels
 from mdio.core.boxes import vectors_from_boxes
 from mdio.core.frames import FrameBlock
@@ -52,22 +51,6 @@ def nearest_images(
     return np.split(positions[0], len(points))
 
 
-def bond_lengths(
-    first: NDArray[np.float32],
-    second: NDArray[np.float32],
-    box: NDArray[np.float32] | None,
-    *,
-    is_skewed: bool,
-) -> NDArray[np.float64]:
-    """Return the distances of pairs of points, (N, 3) each, to the nearest image.
-
-    `box`: None: without images.
-    """
-    if is_skewed and box is not None:
-        (first, second), box = nearest_images((first, second), box), None
-    return np.asarray(calc_bonds(first, second, box=box))
-
-
 PAIRS_AT_ONCE = 1 << 20
 """Distances in memory at a time (8 MiB)."""
 
@@ -76,14 +59,8 @@ def distances_of_pairs(
     block: FrameBlock, pairs: NDArray[np.int64], *, periodic: bool
 ) -> NDArray[np.float64]:
     """Return the distances between the atoms ``pairs[0]`` and ``pairs[1]`` in every frame."""
-    values = np.empty((block.n_frames, pairs.shape[1]))
     boxes = block.box if periodic else np.zeros_like(block.box)
-    skewed = are_skewed(boxes)
-    for start, stop, box in runs_of_boxes(boxes):
-        first, second = (block.positions[start:stop, atoms].reshape(-1, 3) for atoms in pairs)
-        lengths = bond_lengths(first, second, box, is_skewed=bool(skewed[start]))
-        values[start:stop] = lengths.reshape(stop - start, -1)
-    return values
+    return kernels.distances(block.positions, boxes, *pairs)
 
 
 def mean_distances_to_reference(

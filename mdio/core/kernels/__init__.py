@@ -26,6 +26,7 @@ from mdio.core.kernels.coordinates import (
     centre,
     cut_frames,
     dihedrals,
+    distances,
     fit,
     follow,
     gather,

@@ -7,6 +7,12 @@
 
 namespace mdio {
 
+// To the nearest whole number, without the call that rint() is on some processors.
+inline double rounded(double x) {
+    constexpr double SHIFT = 6755399441055744.0;  // 1.5 * 2^52: no room for fractions
+    return (x + SHIFT) - SHIFT;
+}
+
 // A lower triangle: the vectors are rows, the first along x, the second in the xy plane.
 class Cell {
 public:
@@ -31,30 +37,37 @@ public:
     }
     // Of a distance: whether no image is shorter, for certain.
     bool is_nearest(const double* apart) const {
-        return apart[0] * apart[0] + apart[1] * apart[1] + apart[2] * apart[2] < sure_;
+        return is_nearest(apart[0] * apart[0] + apart[1] * apart[1] + apart[2] * apart[2]);
     }
+    bool is_nearest(double square) const { return square < sure_; }
 
     // Of any distance: what to subtract for the shortest of its images, whose square is returned.
     double nearest(const double* apart, double* n) {
-        n[2] = std::rint(apart[2] * per_z_);
-        n[1] = std::rint((apart[1] - n[2] * zy) * per_y_);
-        n[0] = std::rint((apart[0] - n[1] * yx - n[2] * zx) * per_x_);
+        n[2] = rounded(apart[2] * per_z_);
+        n[1] = rounded((apart[1] - n[2] * zy) * per_y_);
+        n[0] = rounded((apart[0] - n[1] * yx - n[2] * zx) * per_x_);
         double x[3] = {apart[0] - n[0] * xx - n[1] * yx - n[2] * zx,
                        apart[1] - n[1] * yy - n[2] * zy, apart[2] - n[2] * zz};
         double least = x[0] * x[0] + x[1] * x[1] + x[2] * x[2];
         if (!is_skewed() || !(least > sure_)) return least;
         look_around();
-        while (true) {  // until no step makes it shorter
-            const Step* best = nullptr;
-            double found = least;
-            for (const Step& step : around_) {
-                const double u = x[0] - step.x[0], v = x[1] - step.x[1], w = x[2] - step.x[2];
-                const double square = u * u + v * v + w * w;
-                if (square < found * (1 - ROUNDING)) found = square, best = &step;
+        while (true) {  // until no step, forth or back, makes it shorter
+            double along[N_STEPS];
+            for (int i = 0; i < N_STEPS; ++i)
+                along[i] = x[0] * around_x_[i] + x[1] * around_y_[i] + x[2] * around_z_[i];
+            int best = -1;
+            double most = least * (ROUNDING / 2);  // half of what the square loses
+            for (int i = 0; i < N_STEPS; ++i) {
+                const double gain = std::fabs(along[i]) - around_half_[i];
+                if (gain > most) most = gain, best = i;
             }
-            if (best == nullptr) return least;
-            for (int c = 0; c < 3; ++c) x[c] -= best->x[c], n[c] += best->n[c];
-            least = found;
+            if (best < 0) return least;
+            const double sign = along[best] > 0 ? 1 : -1;
+            for (int c = 0; c < 3; ++c) {
+                x[c] -= sign * around_[best].x[c];
+                n[c] += sign * around_[best].n[c];
+            }
+            least = x[0] * x[0] + x[1] * x[1] + x[2] * x[2];
         }
     }
 
@@ -64,6 +77,7 @@ public:
 
 private:
     static constexpr double ROUNDING = 1e-9;
+    static constexpr int N_STEPS = 13;   // to all neighbours, forth or back
     static constexpr int MANY = 100;  // more rounds than numbers of any cell take
 
     struct Step {
@@ -108,14 +122,17 @@ private:
             three = shortest;
             if (square(three) >= square(two) * (1 - ROUNDING)) break;
         }
-        Step* to = around_;
+        sure_ = square(one) / 4;
+        int i = 0;
         for (int c = -1; c <= 1; ++c)
             for (int b = -1; b <= 1; ++b)
                 for (int a = -1; a <= 1; ++a) {
-                    if (a == 0 && b == 0 && c == 0) continue;
+                    if (9 * c + 3 * b + a <= 0) continue;  // none, or another one back
                     Step sum{{0, 0, 0}, {0, 0, 0}};
                     add(sum, one, a), add(sum, two, b), add(sum, three, c);
-                    *to++ = sum;
+                    around_x_[i] = sum.x[0], around_y_[i] = sum.x[1], around_z_[i] = sum.x[2];
+                    around_half_[i] = square(sum) / 2;
+                    around_[i++] = sum;
                 }
     }
     static void sort(Step& one, Step& two, Step& three) {
@@ -127,7 +144,9 @@ private:
     const double per_x_, per_y_, per_z_;
     double sure_;
     bool is_known_ = false;
-    Step around_[26] = {};
+    Step around_[N_STEPS] = {};
+    double around_x_[N_STEPS] = {}, around_y_[N_STEPS] = {}, around_z_[N_STEPS] = {};
+    double around_half_[N_STEPS] = {};  // of their squares
 };
 
 }  // namespace mdio

@@ -61,18 +61,4 @@ void cut_frames(const Frames& positions, const double* cells, const Indices& pai
     }
 }
 
-void longest_distances(const Frames& positions, const Indices& pairs, double* out) {
-    for (int64_t f = 0; f < positions.n_frames; ++f) {
-        const auto* x = reinterpret_cast<const float*>(positions.data + f * positions.stride);
-        double longest = 0;
-        for (int64_t k = 0; k < pairs.n; ++k) {
-            const float* one = x + 3 * pairs.data[k];
-            const double a = double(one[3]) - one[0], b = double(one[4]) - one[1],
-                         c = double(one[5]) - one[2], square = a * a + b * b + c * c;
-            longest = square > longest ? square : longest;
-        }
-        out[f] = std::sqrt(longest);
-    }
-}
-
 }  // namespace mdio

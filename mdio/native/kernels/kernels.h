@@ -44,6 +44,9 @@ struct Indices {
 // `cells` as the vectors below.
 void cut_frames(const Frames& positions, const double* cells, const Indices& pairs, double near,
                 bool* out);
+// Of each pair its distance to the nearest image, `out` (frames, n); `vectors` as below.
+void distances(const Frames& positions, const double* vectors, const Indices& first,
+               const int64_t* second, double* out);
 // Of each frame, the longest distance of atoms `pairs` from those behind them.
 void longest_distances(const Frames& positions, const Indices& pairs, double* out);
 

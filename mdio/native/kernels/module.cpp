@@ -181,6 +181,17 @@ void cut_frames(const Array& positions, const Array& cells, const Array& pairs, 
     mdio::cut_frames(from, vectors, neighbours, near, to);
 }
 
+void distances(const Array& positions, const Array& cells, const Array& first, const Array& second,
+               Array out) {
+    const mdio::Frames from = frames(positions);
+    const auto* vectors = static_cast<const double*>(cells.data());
+    const mdio::Indices ones = {static_cast<const int64_t*>(first.data()), first.shape(0)};
+    const auto* others = static_cast<const int64_t*>(second.data());
+    auto* to = static_cast<double*>(out.mutable_data());
+    py::gil_scoped_release unlocked;
+    mdio::distances(from, vectors, ones, others, to);
+}
+
 void longest_distances(const Array& positions, const Array& pairs, Array out) {
     const mdio::Frames from = frames(positions);
     const mdio::Indices neighbours = {static_cast<const int64_t*>(pairs.data()), pairs.shape(0)};
@@ -219,6 +230,7 @@ PYBIND11_MODULE(_kernels, module) {
     module.def("rmsd", rmsd);
     module.def("dihedrals", dihedrals);
     module.def("cut_frames", cut_frames);
+    module.def("distances", distances);
     module.def("longest_distances", longest_distances);
     module.def("within", within);
     module.def("_crc32c_all_ways", [](const py::buffer& buffer, uint32_t value) {

@@ -381,6 +381,47 @@ def test_nearest_images_in_skewed_cells(cell, seed):
 
 
 @ALL
+@given(st.one_of(CELLS, SKEWED), SEEDS)
+def test_distances_of_pairs(cell, seed):
+    """To the nearest image; as they lie in a frame without a cell."""
+    rng = np.random.default_rng(seed)
+    vectors = vectors_from_boxes(np.float32([cell]))[0].astype(float)
+    positions = (rng.uniform(-3, 3, (2, 20, 3)) @ vectors).astype(np.float32)
+    first, second = rng.integers(0, 20, (2, 50))
+    cells = np.float32([cell, [0] * 6])
+    found = kernels.distances(positions, cells, first, second)
+    apart = positions[:, second].astype(float) - positions[:, first]
+    expected = np.sqrt(plain.nearest_images(apart[0], vectors)[1])
+    assert_allclose(found, [expected, np.linalg.norm(apart[1], axis=1)], rtol=1e-7, atol=1e-7)
+    positions[0, first[0]] = np.nan
+    assert np.isnan(kernels.distances(positions, cells, first, second)[0, 0])
+
+
+def test_distances_where_a_box_is_not_periodic_along_an_axis():
+    positions = np.float32([[[1, 1, 1], [9, 1, 1], [1, 1, 9]]])
+    boxes = np.float32([[10, 10, 0, 90, 90, 90]])
+    found = kernels.distances(positions, boxes, np.array([0, 0]), np.array([1, 2]))
+    assert_array_equal(found, [[2, 8]])
+
+
+def test_distances_need_atoms_that_there_are():
+    positions, boxes = np.zeros((1, 3, 3), np.float32), np.zeros((1, 6), np.float32)
+    for first, second in (([0], [3]), ([-1], [0])):
+        with pytest.raises(IndexError, match="from 0 to 2"):
+            kernels.distances(positions, boxes, np.array(first), np.array(second))
+    with pytest.raises(ValueError, match="shape"):
+        kernels.distances(positions, boxes, np.array([0, 1]), np.array([1]))
+
+
+def test_the_longest_distance_of_neighbours():
+    positions = np.float32([[[0, 0, 0], [3, 4, 0], [3, 4, 1], [np.nan, 0, 0], [0, 0, 0]]])
+    assert_array_equal(kernels.longest_distances(positions, np.array([1, 2, 3])), [1])
+    assert_array_equal(kernels.longest_distances(positions, np.arange(4)), [5])
+    with pytest.raises(IndexError):
+        kernels.longest_distances(positions, np.array([4]))
+
+
+@ALL
 @given(SKEWED, SEEDS)
 @example((15, 15, 28, 60, 60, 111), 1)
 @example((60, 60, 60, 60, 60, 60), 0)
