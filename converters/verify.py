@@ -112,7 +112,8 @@ def _compare(
 
     Formats with units of their own may round float32 at every step to these and back.
     """
-    if np.array_equal(values, source_values, equal_nan=True):
+    are_equal = partial(np.array_equal, values, source_values)
+    if are_equal() or are_equal(equal_nan=True):  # the latter takes seven times as long
         return 0.0, np.zeros(len(values), bool)
     differs = np.zeros(values.shape, bool)
     finite = np.isfinite(values) & np.isfinite(source_values)
