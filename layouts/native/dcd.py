@@ -552,8 +552,8 @@ class DCDLayout(NativeLayout):
             )
         if self._header.is_of_lammps:
             return (
-                "LAMMPS wrote it, and does not say in which unit times are: assumed to be fs (its "
-                "units real); for others, --timestep sets the ps from frame to frame",
+                "LAMMPS wrote it, and does not say in which units: assumed to be angstrom and fs "
+                "(its units real); for other times, --timestep sets the ps from frame to frame",
             )
         return ()
 
