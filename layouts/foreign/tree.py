@@ -257,6 +257,8 @@ class ForeignTrajectory(ABC):
                 elements["box"] = self._element_frames("box", elements["positions"])
         self._merged_frames = MergedFrames(elements)
         self.n_frames = self._merged_frames.n_frames
+        self._n_absent = 0
+        """Entries of each frame without an atom, first where atoms are sorted."""
         self._ids = self._find_ids()
         if not self._merged_frames.has_times:
             begin = TIMES_MADE_UP_NOT_STEPS if self._merged_frames.has_steps else TIMES_MADE_UP
@@ -317,6 +319,14 @@ class ForeignTrajectory(ABC):
             return None
         require_numbers(values)
         self.notes.append(f"{self.path}: atoms are sorted by {values.name}")
+        n_absent = int(np.count_nonzero(np.asarray(values[0]) < 0))  # as H5MD fills them
+        if 0 < n_absent < self.n_atoms:
+            self._n_absent = n_absent
+            self.n_atoms -= n_absent
+            self.notes.append(
+                f"{self.path}: {n_absent} of {values.shape[1]} entries of each frame have a "
+                f"negative number in {values.name}, and are no atoms: they are left out"
+            )
         self._id_rows = self._rows_of_ids(child(node, "step"), int(values.shape[0]))
         return values
 
@@ -374,8 +384,8 @@ class ForeignTrajectory(ABC):
                 f"{self.path}: velocities are taken to be in {unit}, as the file says; those that "
                 "ZnH5MD up to 0.4.8 got from ASE are in ASE's unit, and 10.18 times slower"
             )
-        try:
-            return factor_of(field, unit)
+        try:  # NOMAD's files have a number before the unit apart from it
+            return factor_of(field, unit) * float(child(array.attrs, "unit_factor", 1))
         except KeyError as error:
             raise SourceError(
                 f"{self.path}: {array.name} has {'no unit' if unit is None else repr(unit)}; "
@@ -398,11 +408,12 @@ class ForeignTrajectory(ABC):
         return units.get(field, f"kJ mol-1 {length}-1")
 
     def info(self, layout: str) -> TrajectoryInfo:
+        n_entries = self._values["positions"].shape[1]
         for field, array in self._values.items():
-            if array.shape[1] != self.n_atoms:
+            if array.shape[1] != n_entries:
                 raise SourceError(
                     f"{self.path}: {field} of {array.shape[1]} atoms beside positions of "
-                    f"{self.n_atoms}; the same atoms are expected"
+                    f"{n_entries}; the same atoms are expected"
                 )
         with as_source_error(self.path, "cannot be read"):
             first = self._merged_frames.times(0, min(2, self.n_frames)).astype(np.float64)
@@ -493,7 +504,7 @@ class ForeignTrajectory(ABC):
                 f"{self._ids.name}, so the order of its atoms is unknown; leave that frame out"
             )
         ids = np.asarray(self._ids[int(rows[0]) : int(rows[-1]) + 1])[rows - rows[0]]
-        values = np.empty((end - first, self.n_atoms, out.shape[2]), np.float32)
+        values = np.empty((end - first, ids.shape[1], out.shape[2]), np.float32)
         self._read_field(field, first, end, None, values)
         order = np.argsort(ids, axis=1, kind="stable")
         has_same_ids = np.take_along_axis(ids, order, axis=1) == np.sort(self._ids[0])
@@ -504,6 +515,7 @@ class ForeignTrajectory(ABC):
                 "frame 0; a trajectory has the same atoms throughout: write the others "
                 "into a file of their own"
             )
+        order = order[:, self._n_absent :]
         order = order if atoms is None else order[:, atoms]
         out[...] = np.take_along_axis(values, order[:, :, np.newaxis], axis=1)
 

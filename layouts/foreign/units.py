@@ -177,7 +177,10 @@ _DIMENSIONS = {
 def _composed_factor(field: str, unit: str) -> float | None:
     """Return the factor of a unit of H5MD that is composed of `_BASE_UNITS`; None if it is not."""
     powers, factor = np.zeros(3, int), 1.0
-    for token in unit.replace("*", " ").split():
+    tokens = unit.replace("*", " ").split()
+    if tokens and re.fullmatch(r"\d+(\.\d+)?", tokens[0]):
+        factor = float(tokens.pop(0))
+    for token in tokens:
         match = re.fullmatch(r"([A-Za-z\u00c5]+)\^?([+-]?\d{1,2})?", token)
         if match is None or match[1] not in _BASE_UNITS:
             return None

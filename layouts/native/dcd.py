@@ -13,11 +13,12 @@ MDAnalysis' DCDReader gives:
 - The number of frames follows from the size of the file, not from the header, which programs that
   are killed leave at 0. Of a file that ends within a frame, the complete frames are read.
 - ``time = (frame + istart / nsavc) * dt`` with ``dt = delta * nsavc``, from AKMA units to ps; from
-  femtoseconds where the titles name CP2K, or LAMMPS, which has units of its own. A header with an
+  another unit where the titles name a program that writes it (`UNITS_OF_TIME`). A header with an
   `nsavc` of 0, which MDAnalysis cannot read, counts as 1.
 - ``step`` is ``frame + 1``, as in MDAnalysis' ``ts.data["step"]`` of DCD files; the unit cell holds
   cosines, degrees or the symmetric matrix of CHARMM, told apart by the version of CHARMM and the
-  time step in the header, then by its values.
+  time step in the header, then by its values. Angles that are not numbers, as HOOMD writes them in
+  two dimensions, are right ones.
 
 Besides what MDAnalysis reads: a fourth dimension, which is skipped; lengths of 8 bytes; and CHARMM
 files of the other byte order have their own `delta`, which MDAnalysis 2.11 does not swap.
@@ -29,6 +30,7 @@ steps in AKMA units.
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Mapping
 from contextlib import suppress
@@ -47,7 +49,7 @@ from mdio.core.files.fingerprint import read_head
 from mdio.core.files.reading import OpenFile
 from mdio.core.frames import AtomIndices, Flaws, FrameBlock, LostBytes, TrajectoryInfo
 from mdio.core.kernels import planar_to_xyz, xyz_to_planar
-from mdio.core.units import AKMA_TO_PS, FS_TO_PS
+from mdio.core.units import AKMA_TO_PS, ATOMIC_TIME_TO_PS, FS_TO_PS
 from mdio.core.words import number_text
 from mdio.layouts.base import FormatFacts
 from mdio.layouts.native.encoder import Bytes, Encoder, note_on_coarse_times
@@ -98,6 +100,8 @@ class DCDHeader:
     """Whether cells are the symmetric matrices that newer versions of CHARMM write."""
     is_of_lammps: bool
     """Whether LAMMPS wrote it, whose unit of time is not known."""
+    note_on_contents: str | None
+    """What its numbers are, where the titles say that they are no positions in angstrom."""
 
     @property
     def order(self) -> str:
@@ -242,8 +246,10 @@ def read_header(file: PositionalFile) -> DCDHeader:
     is_charmm = bool(control[20])
     delta = np.frombuffer(first, f"{order}f4" if is_charmm else f"{order}f8", 1, offset=40)
     titles = records.titles()
-    is_in_fs = b"LAMMPS" in titles or b"DCD file created by CP2K" in titles
-    unit_ps = FS_TO_PS if is_in_fs else AKMA_TO_PS
+    unit_ps = next((unit for mark, unit in UNITS_OF_TIME.items() if mark in titles), None)
+    delta_of_any = DELTAS_OF_ANY.get(float(delta[0])) if unit_ps is None else None
+    if TINKER_HP in titles:
+        delta_of_any = "the number of a step, which Tinker-HP writes"
     n_atoms = _integer(records.next("the number of atoms", 4), f"{order}i4")
     n_fixed = int(control[9])
     if n_atoms < 1 or not 0 <= n_fixed <= n_atoms:
@@ -266,12 +272,15 @@ def read_header(file: PositionalFile) -> DCDHeader:
         free=free,
         istart=int(control[2]),
         nsavc=int(control[3]),
-        delta_ps=float(delta[0]) * unit_ps,
-        delta_of_any=None if is_in_fs else DELTAS_OF_ANY.get(float(delta[0])),
+        delta_ps=float(delta[0]) * (AKMA_TO_PS if unit_ps is None else unit_ps),
+        delta_of_any=delta_of_any,
         has_cell=is_charmm and bool(control[11]),
         n_dimensions=4 if is_charmm and control[12] == 1 else 3,
         has_matrices=control[20] > MAX_VERSION_OF_OTHERS and delta[0] != IMITATORS_DELTA,
         is_of_lammps=b"LAMMPS" in titles,
+        note_on_contents=next(
+            (note for mark, note in NOTES_BY_TITLE.items() if re.search(mark, titles)), None
+        ),
     )
 
 
@@ -326,8 +335,30 @@ IMITATORS_DELTA = np.float32(0.001)
 LOOS (27), MODYLAS (36). CHARMM's own is in AKMA units, 0.02 for one of 1 fs."""
 
 
+UNITS_OF_TIME = {
+    b"LAMMPS": FS_TO_PS,
+    b"DCD file created by CP2K": FS_TO_PS,
+    b"DCD trajectory written by CPMD": ATOMIC_TIME_TO_PS,
+    b"Created by https://sire.openbiosim.org": 1.0,
+}
+"""Units of steps that are not AKMA's, in ps, by what the titles of their programs hold."""
+TINKER_HP = b"Created by Tinker-HP"
+NAMES_OF_NAMD = {"vel": "velocities, in units of 20.455 angstrom/ps", "force": "forces"}
+NOTES_BY_TITLE = {
+    rb"Created by HOOMD": "HOOMD wrote it, which has no units: lengths are taken to be in angstrom",
+    **{
+        rb"FILENAME=\S*\.%sdcd\b" % name.encode(): (
+            f"it holds {contents}, as the name in its titles says and NAMD names files; they are "
+            "read as if they were positions"
+        )
+        for name, contents in NAMES_OF_NAMD.items()
+    },
+}
+"""Notes on what files hold, by patterns of their titles."""
+
+
 DELTAS_OF_ANY = {
-    0.0: "0, which Tinker writes",
+    0.0: "0, which Tinker, HOOMD and chemfiles write",
     1.0: "1 AKMA unit, which VMD, catdcd and mdtraj write",
     float(IMITATORS_DELTA): "0.001, which cpptraj, LOOS and MODYLAS write",
 }
@@ -341,7 +372,7 @@ def boxes_from_cells(cells: NDArray[np.float64], has_matrices: bool = False) -> 
     them by the version in the header, if no other program is known to write that header. For older
     ones and other programs the values decide, as in MDAnalysis: three angles between -1 and 1 are
     cosines (NAMD after 2.5, VMD); with a negative number or an angle beyond 180 it is the matrix;
-    else they are degrees.
+    else they are degrees. Beside a length of 0, angles that are not numbers are right ones.
     """
     if len(cells) == 1 and not has_matrices:
         a, gamma, b, beta, alpha, c = cells[0].tolist()
@@ -354,8 +385,10 @@ def boxes_from_cells(cells: NDArray[np.float64], has_matrices: bool = False) -> 
     lengths_angles = cells[:, BOX_FROM_CELL]
     angles = lengths_angles[:, 3:]
     has_matrix = are_matrices(cells, has_matrices)
-    has_cosines = (np.abs(angles) <= 1).all(axis=1) & ~has_matrix
+    is_absent = np.isnan(angles) & (lengths_angles[:, :3] == 0).any(axis=1, keepdims=True)
+    has_cosines = ((np.abs(angles) <= 1) | is_absent).all(axis=1) & ~has_matrix
     angles[has_cosines] = 90.0 - np.arcsin(angles[has_cosines]) * 90.0 / (np.pi / 2)
+    angles[is_absent] = 90
     with np.errstate(over="ignore", invalid="ignore"):
         boxes = lengths_angles.astype(np.float32)
     if has_matrix.any():
@@ -505,6 +538,10 @@ class DCDLayout(NativeLayout):
         return np.asarray(arrays["cell"]["values"].astype(float))
 
     def _made_up(self) -> tuple[str, ...]:
+        note = self._header.note_on_contents
+        return (*self._notes_on_times(), *([] if note is None else [note]))
+
+    def _notes_on_times(self) -> tuple[str, ...]:
         dt_ps = self.options.get("dt")
         if dt_ps is not None:
             return (f"frames are {dt_ps:g} ps apart, as asked",)
@@ -515,8 +552,8 @@ class DCDLayout(NativeLayout):
             )
         if self._header.is_of_lammps:
             return (
-                "LAMMPS wrote it, and does not say in which unit times are: assumed to be fs (its "
-                "units real); for others, --timestep sets the ps from frame to frame",
+                "LAMMPS wrote it, and does not say in which units: assumed to be angstrom and fs "
+                "(its units real); for other times, --timestep sets the ps from frame to frame",
             )
         return ()
 

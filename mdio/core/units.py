@@ -19,3 +19,6 @@ KCAL_TO_KJ = 4.184
 AKMA_TO_PS = 0.04888821
 """The time unit of CHARMM: that of angstrom, kcal/mol and atomic mass units."""
 FS_TO_PS = 1e-3
+
+ATOMIC_TIME_TO_PS = 2.4188843265864e-5
+"""A Hartree atomic unit of time, by CODATA 2018."""

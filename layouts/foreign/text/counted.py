@@ -48,10 +48,10 @@ CP2K_CONTENTS = {
     "frc": ("forces", "hartree/bohr"),
 }
 """Contents of a file of CP2K that is not of positions, by a part of its name: kind, usual unit."""
-_IPI = re.compile(
-    rb"# CELL\(abcABC\):((?:\s+[-+.\dEe]+){6})\s+Step:\s*(\d+)\s+Bead:"
-    rb".*?(\w+)\{(\w+)\}\s+cell\{(\w+)\}"
-)
+_IPI_CELL = re.compile(rb"CELL\(abcABC\):((?:\s+[-+.\dEe]+){6})")
+_IPI_STEP = re.compile(rb"Step:\s*(\d+)")
+_IPI_UNITS = re.compile(rb"(\w+)\{(\w+)\}")
+_PLUMED_BOX = re.compile(rb"\s*-?\d+\.\d+(?:\s+-?\d+\.\d+){2}(?:(?:\s+-?\d+\.\d+){6})?\s*")
 IPI_POSITIONS = ("positions", "x_centroid")
 FS_PER_PS = 1000
 UNREAD = ("force", "forces", "momenta", "vel", "velo", "velocities")
@@ -77,8 +77,8 @@ class XYZ(TextFormat):
             fields = frozenset({"time"} if self._cp2k_values(comment) else ())
             self._is_of_cp2k |= _CP2K_STEP.match(comment) is not None
             units = ""
-            if values := _IPI.match(comment):
-                contents, units = to_text(values[3]), to_text(values[4])
+            if _IPI_CELL.search(comment) and (names := ipi_units(comment)):
+                contents, units, _ = names
                 if contents not in IPI_POSITIONS:
                     self._ipi_contents, units = f"{contents} in {units}", ""
             self.has_length_unit = bool(units)
@@ -115,11 +115,12 @@ class XYZ(TextFormat):
         comment = raw.split(b"\n", 2)[1]
         if values := self._cp2k_values(comment):
             snapshot.step, snapshot.time = int(values[1]), float(values[2]) / FS_PER_PS
-        if (values := _IPI.match(comment)) and to_text(values[3]) in IPI_POSITIONS:
-            snapshot.step = int(values[2])
-            snapshot.positions *= _ipi_factor(values[4])
-            snapshot.box = np.array(values[1].split(), np.float32)
-            snapshot.box[:3] *= _ipi_factor(values[5])
+        cell, units = _IPI_CELL.search(comment), ipi_units(comment)
+        if cell and units and units[0] in IPI_POSITIONS:
+            if step := _IPI_STEP.search(comment):
+                snapshot.step = int(step[1])
+            snapshot.box = np.array(cell[1].split(), np.float32)
+            convert_ipi(snapshot, units)
             return snapshot
         pairs = _comment_values(to_text(comment))
         vectors = _lattice(pairs)
@@ -136,9 +137,27 @@ class XYZ(TextFormat):
         return _CP2K.match(comment) if self.options.get("dt") is None else None
 
 
-def _ipi_factor(unit: bytes) -> np.float32:
+def ipi_units(comment: bytes) -> tuple[str, str, str] | None:
+    """Return what i-PI says in a comment that a frame holds, its unit, and that of the cell.
+
+    They are in any order, ``positions{angstrom} cell{atomic_unit}``; None if one is missing.
+    """
+    units = {to_text(name): to_text(unit) for name, unit in _IPI_UNITS.findall(comment)}
+    cell_unit = units.pop("cell", None)
+    if cell_unit is None or len(units) != 1:
+        return None
+    return (*next(iter(units.items())), cell_unit)
+
+
+def convert_ipi(snapshot: Snapshot, units: tuple[str, str, str]) -> None:
+    """Convert lengths of a frame, of `ipi_units`, to angstrom; raises FrameError."""
+    snapshot.positions *= _ipi_factor(units[1])
+    if snapshot.box is not None:
+        snapshot.box[:3] *= _ipi_factor(units[2])
+
+
+def _ipi_factor(name: str) -> np.float32:
     """Return how many angstrom a unit of i-PI has; raises FrameError."""
-    name = to_text(unit)
     factor = spelled_out_factor("coordinates", "bohr" if name == "atomic_unit" else name)
     if factor is None:
         raise FrameError(f"lengths in {name!r}, expected atomic_unit, angstrom, nanometer or pm")
@@ -164,7 +183,7 @@ def _columns(pairs: dict[str, str]) -> list[int]:
             break
         names[name.lower()] = (column, kind.upper(), int(count))
         column += int(count)
-    position = names.get("pos")
+    position = names.get("x_centroid", names.get("pos"))  # i-PI's, beside a pos that is all 0
     if position is None or position[2] != 3:
         raise FrameError(f"Properties {':'.join(parts)!r} lacks pos:R:3, the positions")
     species = next((names[name][0] for name in ("species", "element", "z") if name in names), None)
@@ -202,6 +221,11 @@ def _periodic(pairs: dict[str, str]) -> tuple[bool, ...]:
 
 
 def _notes(comment: bytes) -> tuple[str, ...]:
+    if _PLUMED_BOX.fullmatch(comment):
+        return (
+            "comments are 3 or 9 numbers, as PLUMED writes the box: it is not read, and lengths of "
+            "PLUMED are in nm (--length-unit nm), unless it was told otherwise",
+        )
     if b"=" not in comment:
         return ()
     pairs = _comment_values(to_text(comment))

@@ -91,6 +91,18 @@ class FrameHeader:
         return tuple(word == "pp" for word in words) if len(words) == 3 else (True,) * 3
 
 
+MAX_SHIFT = 1e-5
+"""By how much of the box its corner may move more than periodic lengths change, by rounding."""
+SHIFTED = (
+    "the corner of the box, from which positions are read as MDAnalysis does, is not where the "
+    "first frame has it: displacements contain its movement"
+)
+OF_CHEMFILES = (
+    "chemfiles seems to have written it, which writes times and velocities in ps under units that "
+    "mean fs, and the bounds of tilted boxes too small: these are read as LAMMPS would"
+)
+
+
 class LAMMPS(TextFormat):
     """A dump of atoms."""
 
@@ -104,6 +116,8 @@ class LAMMPS(TextFormat):
         self._units_style = ""
         """Style of the last ``ITEM: UNITS``; empty without one, and for ``lj``."""
         self._has_time = False
+        self._first_corner: tuple[np.ndarray, np.ndarray] | None = None
+        """Corner and lengths of the first box."""
 
     def records(self, lines: Lines, nbytes: int | None) -> Iterator[FrameRecord]:
         while lines.peek():
@@ -122,9 +136,18 @@ class LAMMPS(TextFormat):
                 lines.offset,
                 frame.n_atoms,
                 frozenset(fields),
-                note_on_axes(frame.periodic, f"BOX BOUNDS {frame.bounds}"),
+                self._notes(frame),
                 self._units_style,
             )
+
+    def _notes(self, frame: FrameHeader) -> tuple[str, ...]:
+        notes = note_on_axes(frame.periodic, f"BOX BOUNDS {frame.bounds}")
+        low, lengths, _ = _cell_corner(frame)
+        first_low, first_lengths = self._first_corner = self._first_corner or (low, lengths)
+        growth = np.where(frame.periodic, np.abs(lengths - first_lengths), 0)
+        if (np.abs(low - first_low) > growth + MAX_SHIFT * lengths.max()).any():
+            notes += (SHIFTED,)
+        return notes + ((OF_CHEMFILES,) if _is_of_chemfiles(frame) else ())
 
     def _read_header(self, lines: Lines) -> FrameHeader:
         values: dict[str, Any] = {"time": None}
@@ -254,6 +277,12 @@ def _time(line: bytes) -> float:
         return float(line)
     except ValueError:
         raise FrameError(f"{quoted(line)} in place of a time", at_end=not line) from None
+
+
+def _is_of_chemfiles(frame: FrameHeader) -> bool:
+    """Return whether a dump has chemfiles' columns, and bounds of 12 decimals: LAMMPS has 16."""
+    are_its_columns = frame.columns[:5] == ["id", "xu", "yu", "zu", "type"]
+    return are_its_columns and frame.bound_lines[0].startswith(b"0.000000000000e+00 ")
 
 
 def _check_bounds(words: str, box: list[bytes]) -> None:

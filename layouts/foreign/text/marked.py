@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from mdio.core.words import plural
 from mdio.layouts.foreign.snapshot import Snapshot
+from mdio.layouts.foreign.text.counted import convert_ipi, ipi_units
 from mdio.layouts.foreign.text.format import (
     FrameError,
     FrameRecord,
@@ -25,6 +26,7 @@ from mdio.layouts.foreign.text.format import (
     to_text,
 )
 
+TITLE_LINE = b"TITLE"
 ATOMS = (b"ATOM", b"HETATM")
 CELL = b"CRYST1"
 MODEL, END_OF_MODEL, END = b"MODEL ", b"ENDMDL", b"END"
@@ -137,6 +139,14 @@ class PDB(TextFormat):
         Without MODEL: MDAnalysis looks for cells after it if there are fewer cells than models.
         """
         return to_text(self._header_cell + _MODEL_LINE.sub(b"", raw))
+
+    def read(self, raw: bytes, n_atoms: int) -> Snapshot:
+        """Return a frame; in the units of its title, which i-PI writes."""
+        snapshot = super().read(raw, n_atoms)
+        title = raw.partition(b"\n")[0]
+        if title.startswith(TITLE_LINE) and (units := ipi_units(title)):
+            convert_ipi(snapshot, units)
+        return snapshot
 
 
 def _may_be_cut(line: bytes) -> bool:

@@ -285,11 +285,70 @@ def test_units_and_cells_of_ipi(tmp_path, contents, unit, factor):
         mdio.open(path).read(0, 1)
 
 
+@pytest.mark.parametrize(
+    ("title", "step"),
+    [
+        ("cell{atomic_unit}  Traj: positions{angstrom} Step:         20  Bead:       0", 20),
+        ("Traj: positions{angstrom} Step:         20  Bead:       0 cell{atomic_unit}", 20),
+        ("positions{angstrom}  cell{atomic_unit}", 0),
+    ],
+)
+def test_comments_of_earlier_versions_of_ipi(tmp_path, title, step):
+    (tmp_path / "a.xyz").write_text(f"1\n{IPI_CELL} {title}\n O  1.0  2.0  3.0\n")
+    with mdio.open(tmp_path / "a.xyz") as layout:
+        block = layout.read(0, 1)
+        assert not any("no unit" in note for note in layout.notes)
+    assert block.step.tolist() == [step] and block.positions.tolist() == [[[1, 2, 3]]]
+    np.testing.assert_allclose(block.box, [[20, 21, 22, 90, 80, 90]], atol=1e-5)
+
+
+@pytest.mark.parametrize(("unit", "factor"), [("atomic_unit", 0.529177210903), ("angstrom", 1)])
+def test_units_of_ipi_in_pdb(tmp_path, unit, factor):
+    """Its examples have PDB in bohr; TITLE names the units."""
+    frames = ""
+    for step in (0, 2):
+        title = f"Step:  {step:10d}  Bead:       0 x_centroid{{{unit}}}  cell{{{unit}}}"
+        frames += f"TITLE   {title:>70}\n"
+        frames += "CRYST1   20.000   21.000   22.000  90.00  80.00  90.00 P 1           1\n"
+        frames += (
+            "ATOM      1    O   1     1       1.000   2.000   3.000  0.00  0.00            0\n"
+        )
+        frames += "END\n"
+    (tmp_path / "a.pdb").write_text(frames)
+    block = mdio.open(tmp_path / "a.pdb").read(0, 2)
+    np.testing.assert_allclose(block.positions[:, 0], [[factor, 2 * factor, 3 * factor]] * 2)
+    np.testing.assert_allclose(block.box[:, :3], factor * np.array([[20, 21, 22]] * 2))
+
+
+def test_centroids_of_ipi_in_extended_xyz(tmp_path):
+    """ASE, through which it writes them, adds a column of positions that are all 0."""
+    comment = 'Lattice="9 0 0 0 9 0 0 0 9" Properties=species:S:1:pos:R:3:x_centroid:R:3'
+    (tmp_path / "a.xyz").write_text(f"1\n{comment}\nO 0.0 0.0 0.0 1.0 2.0 3.0\n")
+    assert mdio.open(tmp_path / "a.xyz").read(0, 1).positions.tolist() == [[[1, 2, 3]]]
+
+
 def test_velocities_of_ipi_are_told(tmp_path):
     title = "  Step:           0  Bead:       0 velocities{atomic_unit}  cell{atomic_unit}"
     (tmp_path / "a.xyz").write_text(f"1\n{IPI_CELL}{title}\n O  1.0e-05  2.0e-05  3.0e-05\n")
     with mdio.open(tmp_path / "a.xyz") as layout:
         assert "velocities in atomic_unit, as i-PI says" in " ".join(layout.notes)
+
+
+@pytest.mark.parametrize(
+    ("comment", "is_told"),
+    [
+        (" 3.000000 4.000000 5.000000", True),
+        (" 3.000 0.000 0.000 -1.000 4.000 0.000 0.000 0.500 5.000", True),
+        ("3.000 4.000 5.000 6.000", False),
+        ("frame 3.000 4.000 5.000", False),
+        ("3 4 5", False),
+    ],
+)
+def test_boxes_and_units_of_plumed_are_told(tmp_path, comment, is_told):
+    """DUMPATOMS writes XYZ in PLUMED's own unit, nm, and the box as a comment."""
+    (tmp_path / "a.xyz").write_text(f"1\n{comment}\nX 0.1 0.2 0.3\n")
+    with mdio.open(tmp_path / "a.xyz") as layout:
+        assert ("lengths of PLUMED are in nm" in " ".join(layout.notes)) == is_told
 
 
 @pytest.mark.parametrize(

@@ -84,6 +84,42 @@ def test_dumps_give_the_numbers_they_were_made_of(tmp_path, cell, kind):
         assert block.step.tolist() == [0, 100, 200, 300]
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "boundary", "is_told"),
+    [
+        (0.5, 10.5, "pp", True),
+        (-0.5, 10.5, "pp", False),
+        (0.0, 11.0, "pp", False),
+        (-0.5, 10.5, "ss", True),
+        (0.0, 11.0, "ss", False),
+    ],
+)
+def test_a_box_whose_corner_moves_is_told(tmp_path, low, high, boundary, is_told):
+    """As by mdtraj, or around atoms (ss); not of a periodic box that grows or shrinks."""
+    frames = [
+        f"ITEM: TIMESTEP\n{step}\nITEM: NUMBER OF ATOMS\n1\nITEM: BOX BOUNDS{f' {boundary}' * 3}\n"
+        + f"{first} {last}\n" * 3
+        + "ITEM: ATOMS id type xu yu zu\n1 1 5 5 5\n"
+        for step, first, last in ((0, 0.0, 10.0), (1, low, high))
+    ]
+    (tmp_path / "a.dump").write_text("".join(frames))
+    with mdio.open(tmp_path / "a.dump") as layout:
+        assert ("displacements contain its movement" in " ".join(layout.notes)) == is_told
+
+
+def test_dumps_of_chemfiles_are_told(tmp_path):
+    """Its LAMMPSTrajectory.cpp writes the edges of a tilted box where bounds are expected."""
+    chemfiles = pytest.importorskip("chemfiles")
+    path, cell = tmp_path / "a.lammpstrj", chemfiles.UnitCell([20, 21, 22], [90, 90, 90])
+    frame = chemfiles.Frame()
+    frame.cell = cell
+    frame.add_atom(chemfiles.Atom("C", "1"), [1, 2, 3])
+    with chemfiles.Trajectory(str(path), "w", "LAMMPS") as file:
+        file.write(frame)
+    with mdio.open(path) as layout:
+        assert "chemfiles seems to have written it" in " ".join(layout.notes)
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 @OPENED
 def test_packed_dumps_are_converted(tmp_path, workers, suffix, opened):

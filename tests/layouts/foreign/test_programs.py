@@ -177,6 +177,40 @@ def test_espresso(x, tmp_path, seeded):
         assert_array_equal(layout.read(0, 7).time, block.time)
 
 
+def test_entries_without_atoms_are_left_out(x, tmp_path):
+    """ESPResSo++ makes arrays for multiples of 256 atoms, with -1 for their ids."""
+    path, n_atoms = tmp_path / "e.h5", 900
+    write_espresso(path, x, seeded=False)
+    with h5py.File(path, "r+") as file:
+        ids = file["particles/atoms/id/value"]
+        ids[...] = np.where(ids[...] < n_atoms, ids[...], -1)
+    with mdio.open(path) as layout:
+        block, few = layout.read(0, 7), layout.read(3, 6, atoms=[899, 5])
+        assert "200 of 1100 entries" in " ".join(layout.notes)
+    assert_array_equal(block.positions, x[:, :n_atoms].astype("f4") * np.float32(10))
+    assert_array_equal(few.positions, block.positions[3:6, [899, 5]])
+    with h5py.File(path, "r+") as file:
+        file["particles/atoms/id/value"][3, 0] = -1
+    with pytest.raises(SourceError, match="frame 3 has other atom ids"):
+        mdio.open(path).read(0, 7)
+
+
+@pytest.mark.parametrize(
+    ("unit", "factor", "expected"),
+    [("meter", 1e-10, 1), ("nanometer", 1.0, 10), ("0.1 nm", None, 1), ("3 Angstrom", 2.0, 6)],
+)
+def test_numbers_before_units(x, tmp_path, unit, factor, expected):
+    """H5MD has them in the unit, NOMAD's files in an attribute beside it."""
+    path = tmp_path / "n.h5"
+    write_espresso(path, x[:, :9], unit=unit)
+    with h5py.File(path, "r+") as file:
+        for name in ("position", "box/edges") if factor else ():
+            file[f"particles/atoms/{name}/value"].attrs["unit_factor"] = factor
+    block = mdio.open(path).read(0, 7)
+    np.testing.assert_allclose(block.positions, expected * x[:, :9], rtol=1e-6)
+    np.testing.assert_allclose(block.box[0, :3], expected * np.array([20, 21, 22]), rtol=1e-6)
+
+
 def test_only_espresso_leaves_out_a_step_of_minus_ten(x, tmp_path):
     path = tmp_path / "e.h5"
     write_espresso(path, x)

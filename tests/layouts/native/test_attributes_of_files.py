@@ -286,6 +286,54 @@ def test_times_of_cp2k_are_femtoseconds(tmp_path):
         np.testing.assert_allclose(layout.read(0, 2).time, [0.05, 0.1])
 
 
+@pytest.mark.parametrize(
+    ("title", "delta", "step_ps"),
+    [
+        (b"CHARMM format DCD trajectory written by CPMD. ", 5, 5 * 2.4188843e-5),
+        (b"Created by https://sire.openbiosim.org", 2, 2),
+    ],
+    ids=["CPMD", "Sire"],
+)
+def test_times_of_programs_with_other_units(tmp_path, title, delta, step_ps):
+    """CPMD's printp writes atomic units, Sire's dcd.cpp ps."""
+    path = dcd(tmp_path / "a.dcd", [title], delta=delta)
+    with mdio.open(path) as layout:
+        assert layout.info.made_up == ()
+        np.testing.assert_allclose(layout.read(0, 2).time, [100 * step_ps, 200 * step_ps])
+
+
+def test_a_step_of_tinker_hp_is_no_time(tmp_path):
+    """Its dcdio.f writes the number of the first step in place of the time step."""
+    path = dcd(tmp_path / "a.dcd", [b"Created by Tinker-HP development version"], delta=1000)
+    with mdio.open(path) as layout:
+        assert "which Tinker-HP writes" in layout.info.made_up[0]
+
+
+@pytest.mark.parametrize(
+    ("title", "note"),
+    [
+        (b"REMARKS FILENAME=eq.1.veldcd CREATED BY NAMD", "velocities, in units of 20.455"),
+        (b"REMARKS FILENAME=out/eq.forcedcd CREATED BY", "forces, as the name"),
+        (b"REMARKS FILENAME=veldcd.dcd CREATED BY NAMD", None),
+    ],
+)
+def test_velocities_and_forces_of_namd_are_told_of(tmp_path, title, note):
+    """Its dcdlib.C begins them with CORD, and names the file in the title."""
+    path = dcd(tmp_path / "a.dcd", [title], delta=0.02)
+    with mdio.open(path, dt=3) as layout:
+        notes = layout.info.made_up[1:]
+    assert not notes if note is None else note in notes[0]
+
+
+def test_flat_cells_of_hoomd(tmp_path):
+    """Its DCDDumpWriter divides by the length of an axis that is 0, and writes cosines."""
+    titles, nan = [b"Created by HOOMD\0"], np.nan
+    path = dcd(tmp_path / "a.dcd", titles, delta=0, cell=(20, 0.5, 30, nan, nan, 0))
+    with mdio.open(path) as layout:
+        np.testing.assert_allclose(layout.read(0, 1).box[0], [20, 30, 0, 90, 90, 60], rtol=1e-6)
+        assert "which has no units" in layout.info.made_up[1]
+
+
 def test_a_dcd_whose_times_are_equal_is_appended_by_its_contents(tmp_path):
     """Its step of 0 gives all frames one time, and the format holds no steps."""
     path = dcd(tmp_path / "a.dcd", [b"Created by NAMD"], delta=0.0)
