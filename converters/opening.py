@@ -282,10 +282,13 @@ def _source_frames_of_output(layout: Layout, source: ViewLayout, unit: str) -> N
         # A segment is damaged. Of frames with equal times the output most likely has the last.
         frames = order[np.diff(source_keys, append=np.inf) > 0]
         if len(frames) != len(output_frames):  # it has every nth of them, perhaps
-            chosen = indices_from_runs((layout.manifest or {})["frames"])
-            if len(chosen) != len(output_frames) or chosen.max(initial=-1) >= len(frames):
+            (first, _, step), *_ = (layout.manifest or {})["frames"]
+            # Frames that cannot be read were counted, too, when every nth was chosen.
+            n_skipped = source.frames[frames] - frames
+            places = np.arange(len(frames)) + n_skipped - first
+            frames = frames[(places >= 0) & (places % step == 0)][: len(output_frames)]
+            if len(frames) != len(output_frames):
                 raise
-            frames = frames[chosen]
         return frames
     tolerance = np.zeros(len(keys))
     if unit == "ps":

@@ -226,6 +226,23 @@ def test_a_damaged_file_among_others(adk, tmp_path, name, is_appended, frame):
         assert mdio.repair(out, parts).repaired
 
 
+@pytest.mark.parametrize("unreadable", [20, 21])
+def test_damaged_times_of_every_nth_frame_that_can_be_read(adk, tmp_path, unreadable):
+    """Its number counts, whether it would have been chosen or not."""
+    parts, out = [tmp_path / "1.xtc", tmp_path / "2.xtc"], tmp_path / "a.zarr"
+    for part, (start, stop) in zip(parts, [(0, 60), (50, None)], strict=True):
+        mdio.convert(adk["xtc"], part, start=start, stop=stop)
+    data = bytearray(parts[0].read_bytes())
+    begin = int(mdio.open(parts[0]).index.offsets[unreadable])
+    data[begin : begin + 100] = bytes(100)
+    parts[0].write_bytes(data)
+    mdio.convert(parts[0], out, salvage=True, start=4, step=2)
+    mdio.append(parts[1], out)
+    flip(out / "particles/trajectory/position/time/c.0")
+    assert mdio.repair(out, parts).repaired
+    assert mdio.verify(out, parts).ok
+
+
 def test_a_source_that_has_grown_and_times_that_are_damaged(adk, tmp_path):
     source, out, data = tmp_path / "1.xtc", tmp_path / "a.zarr", adk["xtc"].read_bytes()
     source.write_bytes(data[: len(data) // 2])
