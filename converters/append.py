@@ -752,6 +752,9 @@ class _AppendPlanner:
             frames.append(member_frames[start:end] + n_before)
             n_before += info.n_frames
         source |= {"n_frames": n_before, "joined": {"overlap": KEEP_ALL}}
+        if {"parts", "matched"} & self.manifest["source"].get("joined", {}).keys():
+            # Of files that overlap the output has not all frames, so their numbers do not go on.
+            source["joined"]["matched"] = "ps" if chain.stored_times.has_times else "steps"
         return source, runs_from_indices(np.concatenate(frames))
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdio.converters.periodic import TransformedLayout
-from mdio.converters.selection import AnyTopology, open_with_topology
+from mdio.converters.selection import AnyTopology, open_with_topology, split_readable
 from mdio.core.errors import CorruptLayoutError, SourceError
 from mdio.core.files.fingerprint import content_of, fingerprint
 from mdio.core.files.store import AnyPath, Paths, path_list, to_path
@@ -138,8 +138,9 @@ def source_view(
         with suppress(SourceError, CorruptLayoutError):
             unit = choose_keys(read_frame_keys(layout), read_frame_keys(source))[2]
     if unit is not None:
-        n_source = source.info.n_frames
-        readable = np.setdiff1d(np.arange(n_source), indices_from_runs(unreadable or []))
+        readable: Any = np.arange(source.info.n_frames)
+        if source_open_options(layout).get("salvage"):  # numbers recorded may be of joined files
+            readable, unreadable = split_readable(source, readable)
         view = ViewLayout(
             source.path, source=transformed, frames=readable, atoms=atoms, unreadable=unreadable
         )
@@ -282,14 +283,17 @@ def _source_frames_of_output(layout: Layout, source: ViewLayout, unit: str) -> N
         # A segment is damaged. Of frames with equal times the output most likely has the last.
         frames = order[np.diff(source_keys, append=np.inf) > 0]
         if len(frames) != len(output_frames):  # it has every nth of them, perhaps
-            chosen = indices_from_runs((layout.manifest or {})["frames"])
-            if len(chosen) != len(output_frames) or chosen.max(initial=-1) >= len(frames):
+            (first, _, step), *_ = (layout.manifest or {})["frames"]
+            # Frames that cannot be read were counted, too, when every nth was chosen.
+            n_skipped = source.frames[frames] - frames
+            places = np.arange(len(frames)) + n_skipped - first
+            frames = frames[(places >= 0) & (places % step == 0)][: len(output_frames)]
+            if len(frames) != len(output_frames):
                 raise
-            frames = frames[chosen]
         return frames
     tolerance = np.zeros(len(keys))
     if unit == "ps":
-        spacing = np.diff(keys).min(initial=np.inf)
+        spacing = np.diff(np.unique(keys)).min(initial=np.inf)
         tolerance = np.minimum(TIME_ROUNDING * np.abs(keys), spacing / 4)
     begin = np.searchsorted(source_keys, keys - tolerance)
     end = np.searchsorted(source_keys, keys + tolerance, "right")

@@ -226,6 +226,52 @@ def test_a_damaged_file_among_others(adk, tmp_path, name, is_appended, frame):
         assert mdio.repair(out, parts).repaired
 
 
+@pytest.mark.parametrize("number, frame", [(0, 36), (1, 20)])
+def test_what_was_added_to_files_that_overlap_one_of_which_is_damaged(adk, tmp_path, number, frame):
+    """Frame 36 of the first is in the next one, too, so that the joined files have it."""
+    parts, out = [tmp_path / f"{n}.xtc" for n in (1, 2, 3)], tmp_path / "a.zarr"
+    for part, (start, stop) in zip(parts, [(0, 40), (30, 70), (60, None)], strict=True):
+        mdio.convert(adk["xtc"], part, start=start, stop=stop)
+    data = bytearray(parts[number].read_bytes())
+    begin = int(mdio.open(parts[number]).index.offsets[frame])
+    data[begin : begin + 100] = bytes(100)
+    parts[number].write_bytes(data)
+    mdio.convert(parts[:2], out, salvage=True)
+    mdio.append(parts[2], out)
+    assert mdio.verify(out, parts).ok
+    flip(out / "particles/trajectory/position/time/c.0")
+    assert mdio.repair(out, parts).repaired
+
+
+def test_all_frames_of_a_file_added_to_files_that_overlap(adk, tmp_path):
+    parts, out = [tmp_path / f"{n}.xtc" for n in (1, 2, 3)], tmp_path / "a.zarr"
+    for part, (start, stop) in zip(parts, [(0, 40), (30, 70), (60, None)], strict=True):
+        mdio.convert(adk["xtc"], part, start=start, stop=stop)
+    mdio.convert(parts[:2], out)
+    mdio.append(parts[2], out, overlap="keep-all")
+    assert mdio.open(out).info.n_frames == 108
+    assert mdio.verify(out, parts).ok
+    flip(sorted(out.glob("particles/trajectory/position/value/c.*"))[-1])
+    assert mdio.repair(out, parts).repaired
+
+
+@pytest.mark.parametrize("unreadable", [20, 21])
+def test_damaged_times_of_every_nth_frame_that_can_be_read(adk, tmp_path, unreadable):
+    """Its number counts, whether it would have been chosen or not."""
+    parts, out = [tmp_path / "1.xtc", tmp_path / "2.xtc"], tmp_path / "a.zarr"
+    for part, (start, stop) in zip(parts, [(0, 60), (50, None)], strict=True):
+        mdio.convert(adk["xtc"], part, start=start, stop=stop)
+    data = bytearray(parts[0].read_bytes())
+    begin = int(mdio.open(parts[0]).index.offsets[unreadable])
+    data[begin : begin + 100] = bytes(100)
+    parts[0].write_bytes(data)
+    mdio.convert(parts[0], out, salvage=True, start=4, step=2)
+    mdio.append(parts[1], out)
+    flip(out / "particles/trajectory/position/time/c.0")
+    assert mdio.repair(out, parts).repaired
+    assert mdio.verify(out, parts).ok
+
+
 def test_a_source_that_has_grown_and_times_that_are_damaged(adk, tmp_path):
     source, out, data = tmp_path / "1.xtc", tmp_path / "a.zarr", adk["xtc"].read_bytes()
     source.write_bytes(data[: len(data) // 2])
