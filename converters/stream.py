@@ -25,7 +25,7 @@ from mdio.converters.options import OPTION_OBJECTS, OPTIONS, ConversionOptions, 
 from mdio.converters.periodic import TransformedLayout
 from mdio.converters.selection import SelectedAtoms, atom_count, choose_atoms
 from mdio.converters.writer import Writer
-from mdio.core.boxes import boxes_from_vectors
+from mdio.core.boxes import ROTATED_CELL, are_rotated, boxes_from_vectors
 from mdio.core.errors import MissingExtraError, PlanError, SourceError
 from mdio.core.files.store import AnyPath
 from mdio.core.frames import AtomIndices, FrameBlock
@@ -147,6 +147,8 @@ def record(
     notes = [*result.plan.notes, *selected_atoms.notes, stream.end]
     if gaps.n_gaps:
         notes.append(f"{plural(gaps.n_gaps, 'gap')}: the simulation did not send all steps")
+    if stream.has_rotated_cell:
+        notes.append(ROTATED_CELL)
     if client.get_imdsessioninfo().energies:
         notes.append("energies came with the frames, and are not stored")
     return replace(result, plan=result.plan.replace(notes=tuple(notes)))
@@ -217,6 +219,8 @@ def _last_steps(writer: Writer) -> tuple[int | None, int | None]:
     """Return the last step of the output, and its distance from the one before; None if unknown."""
     for path in writer.existing_paths():
         with open_layout(path) as layout:
+            if layout.stored_times.step_is_frame_number:
+                break
             n_frames = layout.info.n_frames
             steps = layout.read(max(n_frames - 2, 0), n_frames, atoms=[]).step.tolist()
             interval = steps[-1] - steps[0]
@@ -268,8 +272,9 @@ def _connect(source: str, n_atoms: int, until_idle_s: float | None) -> Iterator[
     try:
         client = IMDClient(host, port, n_atoms, **options)
     except (OSError, ValueError) as error:
+        reason = str(error) or "the connection broke"
         raise SourceError(
-            f"{source}: no simulation answers ({error}); start it first, so that it waits for a "
+            f"{source}: no simulation answers ({reason}); start it first, so that it waits for a "
             "connection, and look for the port in its log"
         ) from error
     with client:
@@ -291,6 +296,7 @@ class _Stream:
     ) -> None:
         self.source, self.client, self.stopped = source, client, stopped
         self.until_idle_s, self.n_received, self.end = until_idle_s, 0, ""
+        self.has_rotated_cell = False
 
     def frames(self, n_frames: int | None) -> Iterator[FrameBlock]:
         """Yield whole frames, `n_frames` or all, in memory that the next one overwrites."""
@@ -343,6 +349,7 @@ class _Stream:
                 f"{counts[1]}; give the topology of the simulation"
             ) from error
         vectors = np.zeros((1, 3, 3)) if frame.box is None else frame.box[np.newaxis]
+        self.has_rotated_cell |= are_rotated(vectors)
         return FrameBlock(
             frame.positions[np.newaxis],
             boxes_from_vectors(vectors),

@@ -153,7 +153,7 @@ class _Output:
             raise OutputError(
                 f"{self.name}: begins at {number_text(times_ps[0])} ps, and the first frame to add "
                 f"is at {number_text(time_ps)} ps, so that nothing of it would stay; go on from a "
-                "later frame, or replace it with force=True"
+                "later frame, or replace it with --force (force=True)"
             )
         if n_more := info.n_frames - self.n_frames:
             warnings.warn(
@@ -209,7 +209,7 @@ class Writer:
         Continue an existing output, or begin one. Frames that it has from the time of the first new
         one on (its step, if it has no time) are replaced: a simulation that is restarted repeats
         them. New frames are stored with the options with which the output was begun, whatever is
-        given here.
+        given here; velocities and forces that it does not hold are left out, with a warning.
     force
         Replace an existing output, once the first shard (for a layout in one file: all frames) is
         complete.
@@ -638,6 +638,10 @@ class Writer:
                 self._check_requested(
                     [name for name in self._stores_field if self._stores_field[name]]
                 )
+                for name in names:
+                    if not self._stores_field[name] and self._requested[name] is None:
+                        self._requested[name] = False
+                        warnings.warn(f"{output.name}: holds no {name}: left out", stacklevel=4)
         if self._growing.uuid is None:
             first_frame = FrameBlock(
                 positions=block.positions[:1],

@@ -11,7 +11,9 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import MDAnalysis as mda
 import numpy as np
@@ -380,6 +382,37 @@ def test_a_disk_that_fills(adk, tmp_path):
     files = {name: str(adk[name]) for name in ("psf", "xtc")}
     code = FILLS_IT.format(tests=str(TESTS), **files)
     fill_disk(tmp_path, "3M", code)
+
+
+def test_an_output_without_steps_says_nothing_of_gaps(traj, adk, tmp_path):
+    out, storage = tmp_path / "a.segments", mdio.Storage(container="ncdf")
+
+    def sends_every_other(server, first):
+        for frame in range(first, first + 20, 2):
+            server.send_frame(frame)
+
+    for first in (0, 20):
+        script = partial(sends_every_other, first=first)
+        told = pytest.warns(UserWarning, match="steps .* are not stored")
+        with simulation(traj, script) as url, told:
+            result = mdio.record(url, out, top=adk["psf"], append=True, storage=storage)
+    assert not [note for note in result.plan.notes if "gap" in note]
+
+
+def test_a_cell_that_is_rotated_is_told(traj, adk, tmp_path):
+    class Rotated(list):
+        n_atoms = traj.n_atoms
+
+    values = {"dt": 1.0, "time": 0.0, "frame": 0, "positions": traj[0].positions}
+    cells = [np.diag([50, 50, 60]), np.array([[30, 40, 0], [-40, 30, 0], [0, 0, 60]])]
+
+    def script(server):
+        server.traj = Rotated(SimpleNamespace(**values, triclinic_dimensions=one) for one in cells)
+        server.send_frames(0, 2)
+
+    with simulation(traj, script) as url:
+        notes = mdio.record(url, tmp_path / "a.zarr", top=adk["psf"]).plan.notes
+    assert len([note for note in notes if "rotated against x, y and z" in note]) == 1
 
 
 def test_a_restart_in_the_output_is_no_interval(traj, adk, tmp_path):

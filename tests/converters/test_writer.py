@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 import tracemalloc
+import warnings
 from pathlib import Path
 
 import MDAnalysis as mda
@@ -633,6 +634,26 @@ def test_going_on_with_segments_that_round(adk, tmp_path):
     frames = {"positions": block.positions, "velocities": block.positions, "time": [600, 601]}
     with pytest.warns(UserWarning, match=told), pytest.raises(PlanError, match="velocities=True"):
         writer.write_block(**frames)
+
+
+@pytest.mark.parametrize("container", ["xtc", "dcd", None])
+def test_a_restart_gives_velocities_that_the_output_does_not_hold(tmp_path, container):
+    out = tmp_path / ("a.segments" if container else "a.zarr")
+    frames = {"positions": frames_of(0, 5), "velocities": frames_of(0, 5)}
+    if container is None:
+        del frames["velocities"]
+    with warnings.catch_warnings(record=True):
+        warnings.simplefilter("always")
+        with mdio.Writer(out, storage=mdio.Storage(container=container)) as writer:
+            writer.write_block(**frames)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        with mdio.Writer(out, append=True) as writer:
+            for n in range(5, 7):
+                writer.write_block(frames_of(n, n + 1), velocities=frames_of(n, n + 1))
+    with mdio.open(out) as layout:
+        assert layout.info.n_frames == 7 and not layout.info.has_velocities
+    assert sum("holds no velocities: left out" in str(one.message) for one in told) == 1
 
 
 @pytest.mark.parametrize("dt_ps", [1.0, 30.0])
