@@ -80,6 +80,15 @@ def calls(folder: Path) -> dict[str, Callable[[], object]]:
     found["rmsd of a dcd"] = lambda: mdio.analyze(
         DCD, top=universes["dcd"], kernel=mdio.RMSD("name CA")
     )
+    for name, kernel in (
+        ("rmsd of all atoms", mdio.RMSD()),
+        ("gyration of all atoms", "rgyr"),
+        ("superposed fluctuations", mdio.RMSF(superpose=True)),
+        ("pairs of c-alphas", mdio.Pairs("name CA")),
+    ):
+        found[name] = lambda kernel=kernel: mdio.analyze(
+            paths["zarr"], top=universes["zarr"], kernel=kernel
+        )
     for suffix in ("zarr", "h5md"):
         found[f"convert xtc to {suffix}"] = lambda suffix=suffix: mdio.convert(
             folder / "a.xtc", folder / f"again.{suffix}", force=True

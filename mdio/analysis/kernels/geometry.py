@@ -243,6 +243,7 @@ class Pairs(Kernel):
             atoms,
             labels=labels,
             quantity="distance_angstrom",
+            fills=True,
             is_direct=not periodic,
             doubt_finder=NoCellFinder() if periodic else None,
         )

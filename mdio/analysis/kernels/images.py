@@ -56,11 +56,15 @@ PAIRS_AT_ONCE = 1 << 20
 
 
 def distances_of_pairs(
-    block: FrameBlock, pairs: NDArray[np.int64], *, periodic: bool
+    block: FrameBlock,
+    pairs: NDArray[np.int64],
+    out: NDArray[np.float64] | None = None,
+    *,
+    periodic: bool,
 ) -> NDArray[np.float64]:
     """Return the distances between the atoms ``pairs[0]`` and ``pairs[1]`` in every frame."""
     boxes = block.box if periodic else np.zeros_like(block.box)
-    return kernels.distances(block.positions, boxes, *pairs)
+    return kernels.distances(block.positions, boxes, *pairs, out)
 
 
 def mean_distances_to_reference(

@@ -182,17 +182,25 @@ def cut_frames(
     return out
 
 
-def distances(positions: Float32s, boxes: Float32s, first: Int64s, second: Int64s) -> Float64s:
+def distances(
+    positions: Float32s,
+    boxes: Float32s,
+    first: Int64s,
+    second: Int64s,
+    out: Float64s | None = None,
+) -> Float64s:
     """Return the distances of atoms `first` from `second`, (n,) int64, in every frame, (F, n).
 
-    To the nearest image, in cells of all shapes; without images where there is no cell. float64.
+    To the nearest image, in cells of all shapes; without images where there is no cell. `out`:
+    filled and returned; float64.
     """
     n_frames, n_atoms = checks.native_rows(positions, "positions").shape[:2]
     for atoms in (first, second):
         checks.indices(atoms, n_atoms)
         checks.array(atoms, "atoms", np.int64, (len(first),))
     vectors = _vectors(with_lengths_of_open_axes(boxes), n_frames)
-    out = np.empty((n_frames, len(first)))
+    out = np.empty((n_frames, len(first))) if out is None else out
+    checks.array(out, "out", np.float64, (n_frames, len(first)), is_output=True)
     backend.module.distances(positions, vectors, first, second, out)
     return out
 
