@@ -167,7 +167,8 @@ class _Chains:
         ends = np.concatenate([self._atom["C"][before], self._atom["N"][after]])
         frame = system.frame(0, system.to_layout_indices(ends, "of the backbone"))
         box = frame.box if self._periodic else np.zeros_like(frame.box)
-        (lengths,) = distances(frame.positions, box, *np.split(np.arange(len(ends)), 2))
+        carbon, nitrogen = np.split(np.arange(len(ends)), 2)
+        (lengths,) = distances(frame.positions, box, carbon, nitrogen)
         return np.asarray(lengths < PEPTIDE_BOND)
 
     def phi(self) -> list[list[int] | None]:

@@ -64,7 +64,7 @@ def distances_of_pairs(
 ) -> NDArray[np.float64]:
     """Return the distances between the atoms ``pairs[0]`` and ``pairs[1]`` in every frame."""
     boxes = block.box if periodic else np.zeros_like(block.box)
-    return kernels.distances(block.positions, boxes, *pairs, out)
+    return kernels.distances(block.positions, boxes, pairs[0], pairs[1], out)
 
 
 def mean_distances_to_reference(
