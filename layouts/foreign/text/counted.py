@@ -236,7 +236,9 @@ def _notes(comment: bytes) -> tuple[str, ...]:
     pairs = _comment_values(to_text(comment))
     columns = pairs.get("properties", "").split(":")[::3]
     names = [name for name in columns if name.lower() in UNREAD]
-    notes = (f"columns of {list_text(names)} are not read",) if names else ()
+    notes: tuple[str, ...] = (f"columns of {list_text(names)} are not read",) if names else ()
+    if "time" in pairs and not _CP2K.match(comment):
+        notes += ("the times in comments are not read, since they name no unit",)
     vectors = _lattice(pairs)
     if vectors is None:
         return notes

@@ -345,6 +345,19 @@ def test_columns_without_names_are_told(tmp_path, more, is_told):
         assert layout.read(0, 2).positions[1].tolist() == [[1, 2, 3]]
 
 
+def test_times_without_a_unit_are_told(tmp_path):
+    """GPUMD's are in fs, those of LAMMPS in its own unit."""
+    (tmp_path / "a.xyz").write_text("1\nTime=10.0 Properties=species:S:1:pos:R:3\nO 1.0 2.0 3.0\n")
+    with mdio.open(tmp_path / "a.xyz") as layout:
+        assert "times in comments are not read" in " ".join(layout.notes)
+
+
+def test_xyz_with_the_suffix_of_amber(tmp_path):
+    """The name that xtb gives its trajectories."""
+    (tmp_path / "xtb.trj").write_text("1\n energy: -5.07 gnorm: 0.002\nO 1.0 2.0 3.0\n")
+    assert mdio.open(tmp_path / "xtb.trj").read(0, 1).positions.tolist() == [[[1, 2, 3]]]
+
+
 def test_centroids_of_ipi_in_extended_xyz(tmp_path):
     """ASE, through which it writes them, adds a column of positions that are all 0."""
     comment = 'Lattice="9 0 0 0 9 0 0 0 9" Properties=species:S:1:pos:R:3:x_centroid:R:3'
