@@ -149,8 +149,8 @@ class PDB(TextFormat):
     def read(self, raw: bytes, n_atoms: int) -> Snapshot:
         """Return a frame; in the units of its title, which i-PI writes."""
         snapshot = super().read(raw, n_atoms)
-        title = raw.partition(b"\n")[0]
-        if title.startswith(TITLE_LINE) and (units := ipi_units(title)):
+        is_title = raw.startswith(TITLE_LINE)
+        if is_title and (units := ipi_units(raw[: raw.index(b"\n")])):
             convert_ipi(snapshot, units)
         return snapshot
 
