@@ -52,8 +52,8 @@ FORMATS = frozenset(SUFFIXES.split()).union(NATIVE)
 HEAD_NBYTES = 512
 SUFFIX_ALIASES = {"LAMMPSTRJ": "LAMMPSDUMP", "DUMP": "LAMMPSDUMP"}
 """Formats of suffixes that MDAnalysis does not know, although it reads the format."""
-AMBIGUOUS_SUFFIXES = ("CRD",)
-"""Suffixes of two formats: CHARMM's coordinates and AMBER's trajectories."""
+AMBIGUOUS_SUFFIXES = ("CRD", "TRJ")
+"""Suffixes of two formats: AMBER's trajectories and CHARMM's coordinates, or XYZ of xtb."""
 NAMING_COLUMNS = ("names", "types", "elements")
 """Columns of a topology, of which it must have at least one."""
 OPTIONS = ("format", "length_unit", "dt", "time_offset", "n_atoms")

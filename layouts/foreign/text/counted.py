@@ -38,6 +38,8 @@ from mdio.layouts.foreign.units import spelled_out_factor
 
 MIN_XYZ_LINE_NBYTES = 8
 """Least bytes of a line of an atom such as ``C 0 0 0``, with its end."""
+N_COLUMNS = 4
+"""Columns of an atom without ``Properties``: its name and coordinates."""
 _PAIR = re.compile(r"""([A-Za-z_][\w-]*)\s*=\s*(?:"([^"]*)"|'([^']*)'|\{([^}]*)\}|(\S+))""")
 TRUE_WORDS = ("T", "TRUE", "1")
 _CP2K = re.compile(rb"\s*i\s*=\s*(\d+),\s*time\s*=\s*(-?\d+\.\d+),\s*E\s*=")
@@ -72,9 +74,12 @@ class XYZ(TextFormat):
         while lines.peek():
             start = lines.offset
             n_atoms = integer(lines.next(), "a number of atoms")
-            comment = lines.next()
+            comment, atom = lines.next(), lines.peek()
             skip_atoms(lines, n_atoms, nbytes, MIN_XYZ_LINE_NBYTES)
             fields = frozenset({"time"} if self._cp2k_values(comment) else ())
+            notes = _notes(comment)
+            if b"properties" not in comment.lower() and len(atom.split()) > N_COLUMNS:
+                notes += ("what stands behind the coordinates of atoms is not read",)
             self._is_of_cp2k |= _CP2K_STEP.match(comment) is not None
             units = ""
             if _IPI_CELL.search(comment) and (names := ipi_units(comment)):
@@ -82,7 +87,7 @@ class XYZ(TextFormat):
                 if contents not in IPI_POSITIONS:
                     self._ipi_contents, units = f"{contents} in {units}", ""
             self.has_length_unit = bool(units)
-            yield FrameRecord(start, lines.offset, n_atoms, fields, _notes(comment), units)
+            yield FrameRecord(start, lines.offset, n_atoms, fields, notes, units)
 
     def made_up_notes(self) -> Iterator[str]:
         if self._ipi_contents:
@@ -231,7 +236,9 @@ def _notes(comment: bytes) -> tuple[str, ...]:
     pairs = _comment_values(to_text(comment))
     columns = pairs.get("properties", "").split(":")[::3]
     names = [name for name in columns if name.lower() in UNREAD]
-    notes = (f"columns of {list_text(names)} are not read",) if names else ()
+    notes: tuple[str, ...] = (f"columns of {list_text(names)} are not read",) if names else ()
+    if "time" in pairs and not _CP2K.match(comment):
+        notes += ("the times in comments are not read, since they name no unit",)
     vectors = _lattice(pairs)
     if vectors is None:
         return notes

@@ -55,7 +55,7 @@ class PDB(TextFormat):
 
     _header_cell = b""
     _n_without_cell = 0
-    """Frames without a cell where others have one."""
+    """Frames without a cell where others have one, or the header."""
 
     def records(self, lines: Lines, nbytes: int | None) -> Iterator[FrameRecord]:  # noqa: ARG002
         first: FrameRecord | None = None
@@ -71,7 +71,7 @@ class PDB(TextFormat):
             n_without_cell += not model.cells
             # One cell before all frames is the header's.
             self._header_cell = header_cell if n_cells == 1 else b""
-            self._n_without_cell = n_without_cell if n_cells and not self._header_cell else 0
+            self._n_without_cell = n_without_cell if n_cells else 0
             if cells_follow_models:
                 self._skip_cell_after_model(lines)
             if not model.is_ended and first is not None and model.n_atoms < first.n_atoms:
@@ -83,7 +83,13 @@ class PDB(TextFormat):
             yield record
 
     def made_up_notes(self) -> Iterator[str]:
-        if n := self._n_without_cell:
+        n = self._n_without_cell
+        if n and self._header_cell:
+            yield (
+                f"one CRYST1 stands before all {n + 1} frames and is read for each: if the box "
+                "changed, as at constant pressure, those of later frames are not known"
+            )
+        elif n:
             yield f"{plural(n, 'frame')} without CRYST1 beside others with it: no box"
 
     @staticmethod
@@ -143,8 +149,8 @@ class PDB(TextFormat):
     def read(self, raw: bytes, n_atoms: int) -> Snapshot:
         """Return a frame; in the units of its title, which i-PI writes."""
         snapshot = super().read(raw, n_atoms)
-        title = raw.partition(b"\n")[0]
-        if title.startswith(TITLE_LINE) and (units := ipi_units(title)):
+        is_title = raw.startswith(TITLE_LINE)
+        if is_title and (units := ipi_units(raw[: raw.index(b"\n")])):
             convert_ipi(snapshot, units)
         return snapshot
 

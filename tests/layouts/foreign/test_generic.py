@@ -320,6 +320,44 @@ def test_units_of_ipi_in_pdb(tmp_path, unit, factor):
     np.testing.assert_allclose(block.box[:, :3], factor * np.array([[20, 21, 22]] * 2))
 
 
+@pytest.mark.parametrize("n_frames", [1, 3])
+def test_one_cell_of_all_frames_is_told(tmp_path, n_frames):
+    """As OpenMM's PDBReporter writes it, also at constant pressure."""
+    text = "CRYST1   20.000   21.000   22.000  90.00  80.00  90.00 P 1           1\n"
+    for number in range(n_frames):
+        text += f"MODEL {number + 1:8d}\n"
+        text += "ATOM      1  AR  AR  A   1       1.000   2.000   3.000  1.00  0.00          AR\n"
+        text += "ENDMDL\n"
+    (tmp_path / "a.pdb").write_text(text + "END\n")
+    with mdio.open(tmp_path / "a.pdb") as layout:
+        assert ("before all 3 frames and is read for each" in " ".join(layout.notes)) == (
+            n_frames == 3
+        )
+        assert layout.read(0, n_frames).box[:, 0].tolist() == [20] * n_frames
+
+
+@pytest.mark.parametrize(("more", "is_told"), [("", False), ("  0.5  1.0  2.0  3.0", True)])
+def test_columns_without_names_are_told(tmp_path, more, is_told):
+    """DFTB+ writes charges and velocities behind the coordinates of geo_end.xyz."""
+    (tmp_path / "a.xyz").write_text(f"1\nMD iter: 0\nO  1.0  2.0  3.0{more}\n" * 2)
+    with mdio.open(tmp_path / "a.xyz") as layout:
+        assert ("behind the coordinates" in " ".join(layout.notes)) == is_told
+        assert layout.read(0, 2).positions[1].tolist() == [[1, 2, 3]]
+
+
+def test_times_without_a_unit_are_told(tmp_path):
+    """GPUMD's are in fs, those of LAMMPS in its own unit."""
+    (tmp_path / "a.xyz").write_text("1\nTime=10.0 Properties=species:S:1:pos:R:3\nO 1.0 2.0 3.0\n")
+    with mdio.open(tmp_path / "a.xyz") as layout:
+        assert "times in comments are not read" in " ".join(layout.notes)
+
+
+def test_xyz_with_the_suffix_of_amber(tmp_path):
+    """The name that xtb gives its trajectories."""
+    (tmp_path / "xtb.trj").write_text("1\n energy: -5.07 gnorm: 0.002\nO 1.0 2.0 3.0\n")
+    assert mdio.open(tmp_path / "xtb.trj").read(0, 1).positions.tolist() == [[[1, 2, 3]]]
+
+
 def test_centroids_of_ipi_in_extended_xyz(tmp_path):
     """ASE, through which it writes them, adds a column of positions that are all 0."""
     comment = 'Lattice="9 0 0 0 9 0 0 0 9" Properties=species:S:1:pos:R:3:x_centroid:R:3'
