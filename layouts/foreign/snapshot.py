@@ -18,6 +18,10 @@ from mdio.core.errors import AtomCountError, MdioError
 from mdio.core.frames import FIELDS, AtomIndices, FrameBlock, LostBytes
 
 Vectors = NDArray[np.float32]
+IMAGES_UNREAD = (
+    "which periodic image an atom is in ({}) is not read: atoms lie where the box has them; --pbc "
+    "nojump (in Python: pbc='nojump') has them go on over its sides"
+)
 
 
 @dataclass(slots=True)

@@ -25,6 +25,7 @@ from mdio.core.errors import FOREIGN_ERRORS, MdioError, PlanError, SourceError, 
 from mdio.core.frames import FIELDS, H5MD_NAMES, AtomIndices, Flaws, FrameBlock, TrajectoryInfo
 from mdio.core.words import list_text
 from mdio.layouts.base import TIMES_MADE_UP, TIMES_MADE_UP_NOT_STEPS
+from mdio.layouts.foreign.snapshot import IMAGES_UNREAD
 from mdio.layouts.foreign.units import LENGTH_UNITS_OF_PROGRAMS, factor_of
 
 MAX_KEPT_NBYTES = 8 << 20
@@ -260,6 +261,9 @@ class ForeignTrajectory(ABC):
         self._n_absent = 0
         """Entries of each frame without an atom, first where atoms are sorted."""
         self._ids = self._find_ids()
+        images = child(self._group, "image/value")
+        if images is not None and images.shape[0] and np.any(images[-1]):
+            self.notes.append(f"{path}: {IMAGES_UNREAD.format(images.name)}")
         if not self._merged_frames.has_times:
             begin = TIMES_MADE_UP_NOT_STEPS if self._merged_frames.has_steps else TIMES_MADE_UP
             self._made_up += (f"{begin}, since not all frames have one: frames are 1 ps apart",)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from mdio.core.boxes import MAX_TILT, are_rotated
-from mdio.layouts.foreign.snapshot import Snapshot
+from mdio.layouts.foreign.snapshot import IMAGES_UNREAD, Snapshot
 from mdio.layouts.foreign.text.format import (
     FrameError,
     FrameRecord,
@@ -147,6 +147,10 @@ class LAMMPS(TextFormat):
         growth = np.where(frame.periodic, np.abs(lengths - first_lengths), 0)
         if (np.abs(low - first_low) > growth + MAX_SHIFT * lengths.max()).any():
             notes += (SHIFTED,)
+        if {"ix", "iy", "iz"} & {*frame.columns} and "unwrapped" not in self._convention(
+            frame.columns
+        ):
+            notes += (IMAGES_UNREAD.format("ix iy iz"),)
         return notes + ((OF_CHEMFILES,) if _is_of_chemfiles(frame) else ())
 
     def _read_header(self, lines: Lines) -> FrameHeader:

@@ -107,6 +107,14 @@ def test_a_box_whose_corner_moves_is_told(tmp_path, low, high, boundary, is_told
         assert ("displacements contain its movement" in " ".join(layout.notes)) == is_told
 
 
+@pytest.mark.parametrize(("columns", "is_told"), [("x y z", True), ("xu yu zu", False)])
+def test_images_that_are_not_read_are_told(tmp_path, columns, is_told):
+    text = f"ITEM: TIMESTEP\n0\nITEM: NUMBER OF ATOMS\n1\n{bounds(CELLS['orthogonal'])}"
+    (tmp_path / "a.dump").write_text(f"{text}ITEM: ATOMS id {columns} ix iy iz\n1 5 5 5 0 1 0\n")
+    with mdio.open(tmp_path / "a.dump") as layout:
+        assert ("ix iy iz" in " ".join(layout.notes)) == is_told
+
+
 def test_dumps_of_chemfiles_are_told(tmp_path):
     """Its LAMMPSTrajectory.cpp writes the edges of a tilted box where bounds are expected."""
     chemfiles = pytest.importorskip("chemfiles")

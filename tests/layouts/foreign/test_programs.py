@@ -211,6 +211,16 @@ def test_numbers_before_units(x, tmp_path, unit, factor, expected):
     np.testing.assert_allclose(block.box[0, :3], expected * np.array([20, 21, 22]), rtol=1e-6)
 
 
+@pytest.mark.parametrize("image", [0, 1])
+def test_images_that_are_not_read_are_told(x, tmp_path, image):
+    path = tmp_path / "e.h5"
+    write_espresso(path, x)
+    with h5py.File(path, "r+") as file:
+        file["particles/atoms/image/value"] = np.full(x.shape, image, "i4")
+    with mdio.open(path) as layout:
+        assert ("atoms/image/value) is not read" in " ".join(layout.notes)) == bool(image)
+
+
 def test_only_espresso_leaves_out_a_step_of_minus_ten(x, tmp_path):
     path = tmp_path / "e.h5"
     write_espresso(path, x)
