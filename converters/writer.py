@@ -159,7 +159,7 @@ class _Output:
             warnings.warn(
                 f"{self.name}: its last {plural(n_more, 'frame')}, from "
                 f"{times_ps[self.n_frames]:g} ps on, are replaced",
-                stacklevel=5,
+                stacklevel=6,
             )
         precision = manifest.get("precision")
         if precision is None or manifest.get("precision_source") == "asked":
@@ -168,12 +168,12 @@ class _Output:
             rounding_text = (
                 f"are rounded to {precision:g} angstrom, the precision of the files there"
             )
-            warnings.warn(f"{self.name}: positions {rounding_text}", stacklevel=5)
+            warnings.warn(f"{self.name}: positions {rounding_text}", stacklevel=6)
         elif "by_program" not in manifest["source"]:
             warnings.warn(
                 f"{self.name}: holds the integers of an XTC, and what is added is kept as floats: "
                 "from now on all of it is read as floats, which an XTC made of it would round",
-                stacklevel=5,
+                stacklevel=6,
             )
         return info
 
@@ -415,7 +415,7 @@ class Writer:
                 if getattr(ts, f"has_{name}") and is_requested is not False
             }
             step = ts.data.get("step", ts.frame)
-            self.write_block(group.positions, box=ts.dimensions, time=ts.time, step=step, **values)
+            self._write_frames(group.positions, ts.dimensions, ts.time, step, **values)
 
     def write_block(
         self,
@@ -452,6 +452,18 @@ class Writer:
         OutputError
             See the class.
         """
+        self._write_frames(positions, box, time, step, velocities, forces)
+
+    def _write_frames(
+        self,
+        positions: ArrayLike,
+        box: ArrayLike | None,
+        time: ArrayLike | None,
+        step: ArrayLike | None,
+        velocities: ArrayLike | None = None,
+        forces: ArrayLike | None = None,
+    ) -> None:
+        """Write frames; called by what programs call, as the levels of warnings say."""
         with self._lock:
             self._check_usable()
             arrays = {"velocities": velocities, "forces": forces}
@@ -665,7 +677,7 @@ class Writer:
                 {array.field for array in final_plan.arrays} or set(final_plan.native.fields)
             )
             for note in () if final_plan.arrays else final_plan.notes:
-                warnings.warn(f"{self.out}: {note}", stacklevel=4)
+                warnings.warn(f"{self.out}: {note}", stacklevel=5)
         self._n_existing = self._growing.n_frames
         self._block = self._empty_shard()
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from mdio.core.topology import BONDS, RESINDEX, SEGINDEX, Texts, Topology
 
 TOPOLOGY = "mdio/topology"
-MODULE = "h5md/modules/gromacs_topology"
+GROMACS_MODULE = "h5md/modules/gromacs_topology"
 CONNECTIVITY = "connectivity"
 BOND_COUNT = "bond_count"
 _SYMBOLS_TEXT = """
@@ -40,9 +40,9 @@ def write_topology(file: h5py.File, topology: Topology, group: str) -> None:
             dataset.attrs["unit"] = np.bytes_(unit)
     elements = topology.texts("elements")
     if elements is not None:
-        by_symbol = {symbol.upper(): number for number, symbol in enumerate(SYMBOLS)}
+        number_by_symbol = {symbol.upper(): number for number, symbol in enumerate(SYMBOLS)}
         numbers = np.array(
-            [by_symbol.get(text.strip().upper(), 0) for text in elements.table], "<i4"
+            [number_by_symbol.get(text.strip().upper(), 0) for text in elements.table], "<i4"
         )
         particles.create_dataset("species", data=numbers[elements.codes])
     bonds = topology.numbers(BONDS)
@@ -55,7 +55,9 @@ def write_topology(file: h5py.File, topology: Topology, group: str) -> None:
 
 def read_foreign_topology(file: h5py.File, group: h5py.Group, n_atoms: int) -> Topology | None:
     """Return the topology of a group in a file of another program; None if it has none."""
-    columns: dict[str, Any] = _read_molecules(file[MODULE], n_atoms) if MODULE in file else {}
+    columns: dict[str, Any] = (
+        _read_molecules(file[GROMACS_MODULE], n_atoms) if GROMACS_MODULE in file else {}
+    )
     for name, column in (("mass", "masses"), ("charge", "charges")):
         node = group.get(name)
         if isinstance(node, h5py.Dataset) and node.shape == (n_atoms,) and node.dtype.kind in "fiu":
@@ -79,13 +81,13 @@ def _read_molecules(module: h5py.Group, n_atoms: int) -> dict[str, Any]:
     texts: dict[str, list[str]] = {"names": [], "resnames": [], "segids": molecule_names}
     parts: dict[str, list[NDArray[Any]]] = {name: [] for name in ("masses", "charges", "elements")}
     parts |= {name: [] for name in ("names", "resnames", "residues", "segments")}
-    first_residue = total = 0
+    n_residues_so_far = total = 0
     for number, (name, count) in enumerate(zip(molecule_names, counts, strict=True)):
         molecule = module[name]
-        size = int(molecule.attrs["particle_count"])
+        n_molecule_atoms = int(molecule.attrs["particle_count"])
         n_residues = int(molecule.attrs["residue_count"])
-        total += size * count
-        if count < 0 or size < 0 or total > min(n_atoms, MAX_ATOMS):
+        total += n_molecule_atoms * count
+        if count < 0 or n_molecule_atoms < 0 or total > min(n_atoms, MAX_ATOMS):
             raise ValueError(f"{module.name} has more atoms than the {n_atoms} of the trajectory")
         for column, dataset in (("masses", "mass"), ("charges", "charge"), ("elements", "species")):
             parts[column].append(np.tile(molecule[dataset][...], count))
@@ -97,22 +99,22 @@ def _read_molecules(module: h5py.Group, n_atoms: int) -> dict[str, Any]:
                 codes = codes[np.unique(molecule["residue_id"][...], return_index=True)[1]]
             parts[column].append(np.tile(codes, count))
         residues = molecule["residue_id"][...].astype("i8") - 1
-        first_residues = first_residue + n_residues * np.arange(count)
-        parts["residues"].append((residues + first_residues[:, None]).ravel())
+        first_of_each = n_residues_so_far + n_residues * np.arange(count)
+        parts["residues"].append((residues + first_of_each[:, None]).ravel())
         parts["segments"].append(np.full(n_residues * count, number))
-        first_residue += n_residues * count
+        n_residues_so_far += n_residues * count
     if total != n_atoms:
         raise ValueError(f"{module.name} has {total} atoms, the trajectory {n_atoms}")
     joined = {name: np.concatenate(part) for name, part in parts.items()}
-    symbols = np.where(
+    numbers_with_symbol = np.where(
         (joined["elements"] > 0) & (joined["elements"] < len(SYMBOLS)), joined["elements"], 0
     )
     return {
         "names": Texts(joined["names"], tuple(texts["names"])),
-        "elements": Texts(symbols, ("", *SYMBOLS[1:])),
+        "elements": Texts(numbers_with_symbol, ("", *SYMBOLS[1:])),
         "masses": joined["masses"].astype("f8"),
         "charges": joined["charges"].astype("f8"),
-        "resids": np.arange(1, first_residue + 1),
+        "resids": np.arange(1, n_residues_so_far + 1),
         "resnames": Texts(joined["resnames"], tuple(texts["resnames"])),
         "segids": Texts(np.arange(len(molecule_names)), tuple(molecule_names)),
         RESINDEX: joined["residues"],

@@ -296,10 +296,10 @@ class IndexedLayout(NativeLayout):
             if self._intact_frames is None
             else next(filter(None, self._intact_frames), last)
         )
-        edges = FrameBlock.empty(3, 0)
+        columns = FrameBlock.empty(3, 0)
         for row, frame in enumerate((0, second, last)):
-            self._read_into(frame, frame + 1, NO_ATOMS, edges.frames(slice(row, row + 1)))
-        times = edges.time.tolist()
+            self._read_into(frame, frame + 1, NO_ATOMS, columns.frames(slice(row, row + 1)))
+        times = columns.time.tolist()
         notes = (ROTATED_CELL,) if vectors is not None and are_rotated(vectors) else ()
         return TrajectoryInfo(
             layout=self.name,
@@ -309,7 +309,7 @@ class IndexedLayout(NativeLayout):
             dt_ps=(times[1] - times[0]) / second if second else 1.0,
             time_first_ps=times[0],
             time_last_ps=times[2],
-            has_box=bool(edges.box[0].any()),
+            has_box=bool(columns.box[0].any()),
             nbytes=self._index.end + self._index.lost_nbytes,
             flaws=Flaws(self._index.lost(self.path), notes),
             **fields,

@@ -166,9 +166,9 @@ def advise(
     >>> mdio.advise(replay="measured.json", passes=1000).passes
     1000
     """
-    reading, forecast_options = build_options((ReadOptions, ForecastOptions), options)
+    read_options, forecast_options = build_options((ReadOptions, ForecastOptions), options)
     if replay is not None:
-        arguments = {"trajectory": trajectory, "top": top, "select": select, **vars(reading)}
+        arguments = {"trajectory": trajectory, "top": top, "select": select, **vars(read_options)}
         arguments |= {"allow_lossy": allow_lossy, "local_folder": local_folder}
         arguments |= {"analysis": analysis, "target": str(target)}
         defaults = {"analysis": "rmsd", "target": ".", **vars(ReadOptions())}
@@ -215,9 +215,9 @@ def advise(
             assert total is not None
             return total
 
-        all_limits = limits
+        used_limits = limits
         if save is not None or calibrations:  # all options are needed, however fast the source is
-            all_limits = replace(limits or Limits(), enough_s=0.0)
+            used_limits = replace(limits or Limits(), enough_s=0.0)
         if replay is not None:
             measurements = load_measurements(replay)
         elif trajectory is None:
@@ -232,9 +232,9 @@ def advise(
                 ranks=n_ranks,
                 allow_lossy=allow_lossy,
                 local_folder=local_folder,
-                limits=all_limits,
+                limits=used_limits,
                 progress=progress,
-                **vars(reading),
+                **vars(read_options),
                 shared_bandwidths=total_bandwidth(reads),
                 forecast=forecast_source,
             )

@@ -124,9 +124,9 @@ def predict(
     gather_s = 0.0
     if n_ranks > 1:
         task, cost = profile.task, profile.gather[gather]
-        share = workload.n_frames * workload.result_nbytes_per_frame
-        share /= task.n_frames * task.result_nbytes_per_frame
-        gather_s = cost.base_s * share + cost.per_rank_s * n_ranks
+        nbytes_ratio = workload.n_frames * workload.result_nbytes_per_frame
+        nbytes_ratio /= task.n_frames * task.result_nbytes_per_frame
+        gather_s = cost.base_s * nbytes_ratio + cost.per_rank_s * n_ranks
     rest_s = slowdown * workload.t_rest_s / n_ranks
     total_s = open_s + comp_s + io_s + rest_s + imbalance_s + contention_s + gather_s
     # The 10 and 90% quantiles, about the mean, of independent errors of a lognormal.

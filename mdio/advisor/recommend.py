@@ -522,7 +522,7 @@ class Comparison:
         elif trial.layout != "as-is":
             stem = Path(sources[0]).name.split(".")[0] or "trajectory"
             out = str(Path(question.target) / f"{stem}.{trial.layout}")
-            if out in sources:
+            if Path(out) in map(Path, sources):
                 out = str(Path(question.target) / f"{stem}-2.{trial.layout}")
             keeps_topology = layout_class(trial.layout).facts.keeps_topology
             options: dict[str, Any] = {"-s": top if trial.groups or keeps_topology else None}

@@ -31,8 +31,8 @@ def _overview(plan: LayoutPlan, n_existing: int) -> dict[str, str]:
         "precision": "float32, not rounded" if plan.arrays else "",
     }
     if plan.precision is not None:
-        note_text = ", all that the XTC holds" if plan.keeps_integers else ""
-        rows["precision"] = f"{plan.precision:g} angstrom{note_text}"
+        all_digits_text = ", all that the XTC holds" if plan.keeps_integers else ""
+        rows["precision"] = f"{plan.precision:g} angstrom{all_digits_text}"
     for name, step in plan.field_precisions.items():
         rounding = f"{step:g} {FIELD_UNITS[name]}, so off by at most {step / 2:g}"
         rows[name] = f"rounded to {rounding}"

@@ -221,10 +221,11 @@ def test_commands_are_those_of_the_advice():
     (alone,) = recommend(io_bound(), 1, 1).commands
     assert alone.startswith("mdio analyze rmsd adk.xtc -s adk.psf")
     found = io_bound()
-    found = replace(found, source=replace(found.source, paths=("out/adk.zarr",)))
-    convert, analyze = recommend(found, 2, 100).commands
-    assert convert.startswith("mdio convert out/adk.zarr out/adk-2.zarr ")
-    assert "mdio analyze rmsd out/adk-2.zarr " in analyze
+    for path in ("out/adk.zarr", "./out/adk.zarr/"):
+        found = replace(found, source=replace(found.source, paths=(path,)))
+        convert, analyze = recommend(found, 2, 100).commands
+        assert convert.startswith(f"mdio convert {path} out/adk-2.zarr ")
+        assert "mdio analyze rmsd out/adk-2.zarr " in analyze
 
 
 def test_copies_for_every_node():

@@ -173,6 +173,19 @@ def test_frames_and_bytes_are_those_of_the_table():
     assert error_on(short, rows) == pytest.approx(error_on(full, rows), abs=0.01)
 
 
+def test_what_a_table_of_fewer_frames_lacks_is_a_share_of_the_known_task(tmp_path):
+    row, *_ = plain("xtc-shared", 1)
+    n_frames = COMET.task.n_frames // 10
+    profile = fit_profile([replace(row, n_frames=n_frames)], name="x", source="")
+    assert profile.task.nbytes["xtc"] == pytest.approx(COMET.task.nbytes["xtc"] / 10)
+    for name, cost in COMET.gather.items():  # not measured: as much a frame
+        assert profile.gather[name].base_s == pytest.approx(cost.base_s / 10)
+    path = tmp_path / "timings.csv"
+    path.write_text(f"{HEADER},n_frames,nbytes\n{GOOD},2512200,30000000000\n")
+    (row,) = read_timings(path)
+    assert (row.n_frames, row.nbytes) == (2_512_200, 30_000_000_000)
+
+
 def test_half_of_what_sets_a_layout_apart_is_put_down_to_the_known_machine():
     one = [row for row in ROWS if row.n_ranks == 1 and row.workload_x == 1]
     noise = fit_profile(one, name="x", source="").noise.io

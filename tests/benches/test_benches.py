@@ -129,6 +129,7 @@ def test_the_table_has_the_columns_of_the_model(tmp_path):
         one, four = csv.DictReader(file)
     assert set(REQUIRED) <= set(one)
     assert (four["n_ranks"], four["t_total_max_s"], four["t_io_mean_s"]) == ("4", "3.0", "2.0")
+    assert (four["n_frames"], four["nbytes"]) == ("9", "360")
 
 
 def test_without_one_worker_the_smallest_is_the_base():

@@ -613,6 +613,7 @@ def test_what_a_format_loses_is_told_with_the_first_frame(tmp_path, name, option
     assert any("velocities: left out" in text for text in early)
     assert any("rounds positions to 0.01" in text for text in early) == (name != "a.dcd")
     assert len(told) == len(early)
+    assert {one.filename for one in told} == {__file__}
     with pytest.raises(PlanError, match=f"{name}: velocities=True, but it cannot hold"):
         mdio.Writer(tmp_path / name, force=True, velocities=True, **options).write_block(**frames)
 
@@ -627,8 +628,16 @@ def test_going_on_with_segments_that_round(adk, tmp_path):
     block = mdio.open(adk["xtc"]).read(0, 2)
     told = r"positions are rounded to 0\.01 angstrom"
     writer = mdio.Writer(tmp_path / "a.segments", append=True)
-    with pytest.warns(UserWarning, match=told):
+    with pytest.warns(UserWarning, match=told) as warned:
         writer.write_block(block.positions + np.float32(0.0012), time=[500, 501])
+    assert warned[0].filename == __file__
+    writer.close()
+    universe = mda.Universe(adk["psf"], adk["xtc"])
+    universe.trajectory.ts.time = 550
+    writer = mdio.Writer(tmp_path / "a.segments", append=True)
+    with pytest.warns(UserWarning, match=told) as warned:
+        writer.write(universe.atoms)
+    assert warned[0].filename == __file__
     writer.close()
     writer = mdio.Writer(tmp_path / "a.segments", append=True, velocities=True)
     frames = {"positions": block.positions, "velocities": block.positions, "time": [600, 601]}

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -124,7 +125,7 @@ class XYZ(TextFormat):
         if cell and units and units[0] in IPI_POSITIONS:
             if step := _IPI_STEP.search(comment):
                 snapshot.step = int(step[1])
-            snapshot.box = np.array(cell[1].split(), np.float32)
+            snapshot.box = _ipi_cell(cell[1])
             convert_ipi(snapshot, units)
             return snapshot
         pairs = _comment_values(to_text(comment))
@@ -159,6 +160,15 @@ def convert_ipi(snapshot: Snapshot, units: tuple[str, str, str]) -> None:
     snapshot.positions *= _ipi_factor(units[1])
     if snapshot.box is not None:
         snapshot.box[:3] *= _ipi_factor(units[2])
+
+
+def _ipi_cell(numbers: bytes) -> np.ndarray:
+    """Return lengths and angles of a comment of i-PI; raises FrameError."""
+    with suppress(ValueError), np.errstate(over="ignore"):
+        cell = np.array(numbers.split(), np.float32)
+        if np.isfinite(cell).all():
+            return cell
+    raise FrameError(f"CELL {quoted(numbers.strip())}, expected six numbers")
 
 
 def _ipi_factor(name: str) -> np.float32:

@@ -367,11 +367,11 @@ class TextFrames(ForeignReader):
                 "has the same atoms throughout: write the others into a file of their own"
             )
         elif record.units != self._units:
+            units, first_units = (u or "that it does not name" for u in (record.units, self._units))
             raise SourceError(
                 f"{self.path}: frame {len(self._starts)} (byte {record.start}) is in units "
-                f"{record.units or 'lj, or none'}, those before in {self._units or 'lj, or none'}; "
-                "a trajectory has the same units throughout: write the others into a file of their "
-                "own, and join the files"
+                f"{units}, the first in units {first_units}; a trajectory has the same units "
+                "throughout: write the others into a file of their own, and join the files"
             )
 
     def _add(self, record: FrameRecord) -> None:

@@ -39,17 +39,17 @@ class HDF5File:
         self._columns: dict[str, NDArray[Any]] = {}
         require_disk(path, "NetCDF-4 is not read from object stores; copy it here", SourceError)
         try:
-            self._dataset = netCDF4.Dataset(str(path))
+            self._netcdf = netCDF4.Dataset(str(path))
         except (OSError, RuntimeError) as error:
             raise self._unreadable(error) from error
         try:
-            self._dataset.set_auto_maskandscale(False)
-            self.attributes = _attributes(self._dataset)
-            self.dimensions = {name: len(d) for name, d in self._dataset.dimensions.items()}
+            self._netcdf.set_auto_maskandscale(False)
+            self.attributes = _attributes(self._netcdf)
+            self.dimensions = {name: len(d) for name, d in self._netcdf.dimensions.items()}
             self.variables = {
-                name: _Variable(variable) for name, variable in self._dataset.variables.items()
+                name: _Variable(variable) for name, variable in self._netcdf.variables.items()
             }
-            self._integer_scales = self._find_integers()
+            self._integer_divisors = self._find_integers()
         except (OSError, RuntimeError, AttributeError, ValueError) as error:
             self.close()
             raise error if isinstance(error, SourceError) else self._unreadable(error) from error
@@ -64,21 +64,21 @@ class HDF5File:
     def _find_integers(self) -> dict[str, tuple[str, float]]:
         """Return the variables that cpptraj stored as integers, by the name of the floats.
 
-        Each is the name of the integer variable, and the factor by which it is to be divided.
+        Each is the name of the integer variable, and the divisor of its numbers.
         """
         integers = {}
         for name, stored in INTEGER_VARIABLES.items():
             variable = self.variables.get(stored)
             if name in self.variables or variable is None:
                 continue
-            factor = variable.attributes.get("icompressfac")
+            divisor = variable.attributes.get("icompressfac")
             is_integers = variable.dtype.kind == "i"
-            if not isinstance(factor, float | np.floating) or not factor > 0 or not is_integers:
+            if not isinstance(divisor, float | np.floating) or not divisor > 0 or not is_integers:
                 raise SourceError(
-                    f"{self.path}: {stored} holds {variable.dtype} with icompressfac {factor!r}; "
+                    f"{self.path}: {stored} holds {variable.dtype} with icompressfac {divisor!r}; "
                     "expected integers and a positive number"
                 )
-            integers[name] = (stored, float(factor))
+            integers[name] = (stored, float(divisor))
             variable.dtype = np.dtype(np.float64)
             self.variables[name] = variable
         return integers
@@ -86,17 +86,17 @@ class HDF5File:
     @property
     def rounded_to(self) -> float | None:
         """Step to which coordinates were rounded when they were written; None = not rounded."""
-        _, factor = self._integer_scales.get("coordinates", ("", None))
-        return None if factor is None else 1 / factor
+        _, divisor = self._integer_divisors.get("coordinates", ("", None))
+        return None if divisor is None else 1 / divisor
 
     def _values(self, name: str, index: Any) -> NDArray[Any]:
-        stored, factor = self._integer_scales.get(name, (name, None))
-        values = np.asarray(self._dataset.variables[stored][index])
-        return values if factor is None else values / factor
+        stored, divisor = self._integer_divisors.get(name, (name, None))
+        values = np.asarray(self._netcdf.variables[stored][index])
+        return values if divisor is None else values / divisor
 
     def close(self) -> None:
-        if self._dataset.isopen():
-            self._dataset.close()
+        if self._netcdf.isopen():
+            self._netcdf.close()
         if self._hdf5 is not None:
             self._hdf5.close()
             self._datasets.close()
@@ -110,7 +110,7 @@ class HDF5File:
         """Return the chunks of an array of coordinates; None for what netCDF4 has to read."""
         if name not in self._chunks_by_name:
             variable = self.variables[name]
-            scaled = name in self._integer_scales or "scale_factor" in variable.attributes
+            scaled = name in self._integer_divisors or "scale_factor" in variable.attributes
             self._chunks_by_name[name] = None
             if len(variable.shape) == 3 and not scaled and variable.dtype == "<f4":
                 if self._hdf5 is None:

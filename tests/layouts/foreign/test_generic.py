@@ -365,6 +365,23 @@ def test_centroids_of_ipi_in_extended_xyz(tmp_path):
     assert mdio.open(tmp_path / "a.xyz").read(0, 1).positions.tolist() == [[[1, 2, 3]]]
 
 
+@pytest.mark.parametrize("damaged", ["--------", "3.9.6842", "1e99"])
+def test_a_damaged_cell_of_ipi_is_told(tmp_path, damaged):
+    title = "  Step:           0  Bead:       0 positions{angstrom}  cell{angstrom}"
+    cell = IPI_CELL.replace("39.68425", damaged)
+    (tmp_path / "a.xyz").write_text(f"1\n{cell}{title}\n O  1.0e-05  2.0e-05  3.0e-05\n")
+    with pytest.raises(MdioError, match=r"a\.xyz.*CELL '37.*, expected six numbers"):
+        mdio.open(tmp_path / "a.xyz").read(0, 1)
+
+
+def test_positions_and_velocities_of_ipi_in_a_file_are_refused(tmp_path):
+    title = "  Step:           0  Bead:       0 positions{angstrom}  cell{angstrom}"
+    frame = f"1\n{IPI_CELL}{title}\n O  1.0e-05  2.0e-05  3.0e-05\n"
+    (tmp_path / "a.xyz").write_text(frame + frame.replace("positions", "velocities"))
+    with pytest.raises(SourceError, match=r"units that it does not name, the first in .* angstrom"):
+        mdio.open(tmp_path / "a.xyz").info  # noqa: B018
+
+
 def test_velocities_of_ipi_are_told(tmp_path):
     title = "  Step:           0  Bead:       0 velocities{atomic_unit}  cell{atomic_unit}"
     (tmp_path / "a.xyz").write_text(f"1\n{IPI_CELL}{title}\n O  1.0e-05  2.0e-05  3.0e-05\n")

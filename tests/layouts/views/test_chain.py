@@ -19,6 +19,7 @@ from suites.native_files import write_trr
 import mdio
 from mdio.converters.periodic import TransformedLayout
 from mdio.core.errors import PlanError, SourceError, UnknownLayoutError
+from mdio.core.files.in_flight import Prefetch
 from mdio.layouts.base import Layout
 from mdio.layouts.native.dcd import DCDLayout
 from mdio.layouts.native.netcdf.layout import NCDFLayout
@@ -280,14 +281,22 @@ def test_files_without_steps_have_none_together(adk):
         lambda file: chain_joined([file], Joining(((0, 0, 5),))),
     ],
 )
-def test_a_view_that_goes_leaves_open_what_it_read(adk, wrap):
+def test_a_view_that_goes_leaves_open_what_it_read(adk, wrap, monkeypatch):
     """It may go while another reads that, when the interpreter looks for what nobody holds."""
+    stopped = []
     with mdio.open(adk["xtc"]) as file:
         view = wrap(file)
+        view.prefetch([(0, 5)])
         view.read(0, 1)
-        del view
-        gc.collect()
+        identity = id(view._prefetch)
+        with monkeypatch.context() as patch:
+            patch.setattr(Prefetch, "stop", lambda prefetch: stopped.append(prefetch))
+            del view
+            gc.collect()
         assert file._info is not None
+        assert identity in map(id, stopped)  # its threads and descriptors would stay
+        for prefetch in stopped:
+            prefetch.stop()
         view = wrap(file)
         view.read(0, 1)
         view.close()
