@@ -44,7 +44,12 @@ from mdio.core.topology import Topology
 from mdio.core.words import number_text, plural
 from mdio.layouts.backend import plan_fields
 from mdio.layouts.base import Layout
-from mdio.layouts.registry import layout_class, layout_name_for_output, open_layout
+from mdio.layouts.registry import (
+    layout_class,
+    layout_name_for_output,
+    open_layout,
+    writer_class,
+)
 from mdio.layouts.views.memory import MemoryLayout
 from mdio.layouts.views.view import read_columns, read_times
 from mdio.parallel.executors import Serial
@@ -302,6 +307,8 @@ class Writer:
         self._final: _Output | None = _Output(self.out, final_options, force=force)
         """The output, if it is made in the end of the tree to which frames are added."""
         layout = self._final.layout
+        if writer_class(layout).facts.refers_to_source:
+            raise PlanError(f"{out}: {layout} refers to frames in other files; write zarr or h5md")
         for name in final_options.refused_options("follow"):
             raise PlanError(f"{out}: {name} needs all frames beforehand; leave it out")
         check_options(final_options, layout, self.out)
@@ -325,7 +332,8 @@ class Writer:
             if not (append or force):
                 raise OutputError(
                     f"{self.out.with_name(path.name)}: exists already; go on with it with "
-                    "append=True, replace it with force=True, or choose another name"
+                    "--append (append=True), replace it with --force (force=True), or choose "
+                    "another name"
                 )
         if atoms is not None:
             self.set_atoms(atoms)
@@ -773,8 +781,14 @@ class Writer:
     def _finish(self) -> None:
         """Convert the tree beside an output in one file into that output."""
         if self._final is not None and self._growing.uuid is not None:
-            with open_layout(self._growing.out) as tree:
-                self._final.add(tree)
+            try:
+                with open_layout(self._growing.out) as tree:
+                    self._final.add(tree)
+            except OutputError as error:
+                raise OutputError(
+                    f"{error}; all frames are in {self._growing.name}: make another output of it "
+                    "with mdio convert"
+                ) from error
             shutil.rmtree(self._growing.out)
 
 

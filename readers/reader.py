@@ -287,8 +287,8 @@ class LayoutReader(ReaderBase):  # type: ignore[misc]
             raise ValueError("Timeseries requires at least one atom to analyze")
         if sorted(order) != ["a", "c", "f"]:
             raise ValueError(f"order must be a permutation of 'fac', not {order!r}")
-        frames = range(*self.check_slice_indices(*bounds))
-        return frames, atoms
+        start, stop, frame_step = self.check_slice_indices(*bounds)
+        return range(start, max(stop, -1), frame_step), atoms  # -1: before frame 0
 
     def dask_timeseries(
         self,

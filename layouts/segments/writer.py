@@ -20,6 +20,7 @@ from mdio.core.files.span_checksums import SpanChecksums, span_edges
 from mdio.core.files.writing import WrittenFile, copy_bytes, write_all
 from mdio.core.frames import FrameBlock, TrajectoryInfo
 from mdio.core.kernels import crc32c, crc32c_joined, crc32c_spans
+from mdio.core.words import plural
 from mdio.layouts.manifest import build_manifest
 from mdio.layouts.native import NATIVE_FORMATS
 from mdio.layouts.native.encoder import (
@@ -101,8 +102,8 @@ class SegmentsWriter(LayoutWriter):
             n_segments = min(max(n_by_size, 1), info.n_frames)
         if not 1 <= n_segments <= info.n_frames:
             raise PlanError(
-                f"{info.path}: {n_segments} segments asked for, but it has {info.n_frames} frames, "
-                f"so there can be 1 to {info.n_frames}"
+                f"{info.path}: {n_segments} segments asked for, of "
+                f"{plural(info.n_frames, 'frame')} to store; each holds one or more"
             )
         sizes = even_split(info.n_frames, n_segments)
         if options.expected_frames is not None:

@@ -21,6 +21,7 @@ from suites.segment_cases import (
     segment_paths,
 )
 
+import mdio
 from mdio.cli.main import main
 from mdio.converters.convert import prepare, split
 from mdio.converters.options import ConversionOptions
@@ -38,6 +39,8 @@ def test_more_segments_than_frames(tmp_path):
         split(XTC, tmp_path / "out.segments", 11)
     with pytest.raises(PlanError, match="0 segments"):
         split(XTC, tmp_path / "out.segments", 0)
+    with pytest.raises(PlanError, match="3 segments asked for, of 1 frame to store"):
+        mdio.convert(XTC, tmp_path / "out.segments", stop=1, storage=mdio.Storage(segments=3))
     assert list(tmp_path.iterdir()) == []
 
 

@@ -253,6 +253,8 @@ def test_options_that_do_not_go(tmp_path):
         mdio.Writer(tmp_path / "a.segments", storage=mdio.Storage(segments=3))
     with pytest.raises(PlanError, match="suffix"):
         mdio.Writer(tmp_path / "a.what")
+    with pytest.raises(PlanError, match=r"a\.refs: refs refers to frames in other files"):
+        mdio.Writer(tmp_path / "a.refs")
     with pytest.raises(PlanError, match="--container"):
         mdio.Writer(tmp_path / "a.zarr", storage=mdio.Storage(container="xtc"))
     with (
@@ -279,6 +281,14 @@ def test_what_is_there_is_kept(tmp_path, name):
         writer.write_block(frames_of(0, 4))
         assert_frames(out, 10)
     assert_frames(out, 4)
+
+
+def test_an_output_that_cannot_be_made_in_the_end_names_the_tree_with_its_frames(tmp_path):
+    writer = mdio.Writer(tmp_path / "a.xtc", precision=0.01)
+    writer.write_block(frames_of(0, 3), step=[0, 1, 1 << 40])
+    with pytest.raises(OutputError, match=r"32-bit.* all frames are in .*a\.xtc\.zarr"):
+        writer.close()
+    assert_frames(tmp_path / "a.xtc.zarr", 3)
 
 
 @pytest.mark.parametrize("append", [False, True])

@@ -199,6 +199,13 @@ def test_lazy_timeseries_ends_before_the_first_frame(pair, start, step):
     assert lazy.compute().shape == (0, ours.n_atoms, 3)
 
 
+@pytest.mark.parametrize("name", ["timeseries", "dask_timeseries"])
+def test_timeseries_backwards_to_a_stop_before_the_first_frame(pair, name):
+    ours = pair[0].trajectory
+    found = getattr(ours, name)(start=3, stop=-len(ours) - 5, step=-2)
+    assert_array_equal(found, ours.timeseries()[3::-2])
+
+
 def test_timeseries_ends_at_the_first_frame():
     """As the readers of MDAnalysis for XTC, TRR, NetCDF and H5MD do."""
     ends = []
