@@ -289,5 +289,7 @@ def follow_into_cache(
         if report is not None:
             report(follower)
         if has_ended:
+            if not follower._states:
+                follower._note(f"{pattern}: no file matches this pattern")
             return follower
         stopped.wait(every_s if until_idle_s is None else min(every_s, until_idle_s / 2 + 0.05))

@@ -71,6 +71,12 @@ def test_nodes_share(adk, tmp_path, monkeypatch):
         follow_into_cache("*", cache, nodes=nodes)
 
 
+def test_a_pattern_of_no_file_is_told(tmp_path):
+    pattern = str(tmp_path / "*.xct")
+    done = follow_into_cache(pattern, Cache(str(tmp_path / "c")), until_idle_s=0.0)
+    assert done.notes == [f"{pattern}: no file matches this pattern"]
+
+
 def test_killed_and_started_again(adk, tmp_path):
     for number in range(6):
         (tmp_path / f"{number}.trr").write_bytes(adk["trr"].read_bytes())
