@@ -254,6 +254,7 @@ class Writer:
     """
 
     _closed = True  # until there is something to close
+    _closed_text = "its writer is closed; make another with append=True"
 
     @takes_options(Storage, objects={"storage": Storage})
     def __init__(
@@ -536,6 +537,12 @@ class Writer:
                     self._pool.shutdown()
                 self._block = self._spare_block = None
 
+    def _close_at_exit(self) -> None:
+        self._closed_text = (
+            "closed, since the main thread has ended; let it wait for the thread that writes (join)"
+        )
+        self._close()
+
     def __enter__(self) -> Self:
         """Return the writer, which is closed in the end."""
         return self
@@ -742,7 +749,7 @@ class Writer:
         if self._error is not None:
             raise self._error
         if self._closed:
-            raise OutputError(f"{self.out}: its writer is closed; make another with append=True")
+            raise OutputError(f"{self.out}: {self._closed_text}")
         if self._storing is not None and self._storing.done():
             self._wait_for_storing()
 
@@ -796,7 +803,7 @@ def _close_all() -> None:
     """Close all open writers at exit, so that their last frames are stored."""
     with ExitStack() as stack:  # all of them, though one may fail
         for writer in list(_unclosed):
-            stack.callback(writer._close)
+            stack.callback(writer._close_at_exit)
 
 
 # As `atexit` does, but while threads can still be begun, which writing needs.

@@ -351,6 +351,21 @@ def test_a_program_that_does_not_close_it(tmp_path):
     assert mdio.open(tmp_path / "a.zarr").info.n_frames == 9
 
 
+def test_a_thread_that_outlives_the_main_thread(tmp_path):
+    code = (
+        "import mdio, numpy as np, threading\n"
+        f"writer = mdio.Writer({str(tmp_path / 'a.zarr')!r})\n"
+        "writer.write_block(np.zeros((4, 3)))\n"
+        "def write():\n"
+        "    while True:\n"
+        "        writer.write_block(np.zeros((4, 3)))\n"
+        "threading.Thread(target=write).start()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "a.zarr: closed, since the main thread has ended" in done.stderr
+    assert mdio.open(tmp_path / "a.zarr").info.n_frames >= 1
+
+
 def test_a_copy_of_a_writer_in_another_process(tmp_path):
     code = (
         "import mdio, numpy as np, os\n"
