@@ -108,17 +108,15 @@ def mpiexec_command(
     `mpiexec`: the launcher with its options, such as ``srun --mpi=pmi2``; by default the
     ``mpiexec`` beside this Python, or else on PATH.
     """
-    launcher = mpiexec.split() if mpiexec else []
-    if not launcher:
-        folder = str(Path(sys.executable).parent)
-        path = shutil.which("mpiexec", path=folder) or shutil.which("mpiexec")
-        if path is None:
-            raise MissingExtraError(
-                "this bench starts MPI programs and finds no mpiexec; make mpi builds an "
-                "environment that has one (.venv-mpi), or name it: --mpiexec"
-            )
-        launcher = [path]
-    return [*launcher, "-n", str(n_ranks), sys.executable, *program, *arguments]
+    name, *options = (mpiexec or "").split() or ["mpiexec"]
+    folder = str(Path(sys.executable).parent)
+    path = shutil.which(name, path=folder) or shutil.which(name)
+    if path is None:
+        raise MissingExtraError(
+            f"this bench starts MPI programs and finds no {name}; make mpi builds an "
+            "environment that has one (.venv-mpi), or name another: --mpiexec"
+        )
+    return [path, *options, "-n", str(n_ranks), sys.executable, *program, *arguments]
 
 
 KERNELS = ("rmsd", "dihedrals", "distances")

@@ -262,9 +262,10 @@ def test_what_stands_in_the_way(tmp_path, monkeypatch, capsys):
     assert "cannot be made" in capsys.readouterr().err
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(MissingExtraError, match="make mpi"):
-        mpiexec_command(None, 2, "info")
-    assert mpiexec_command("srun --mpi=pmi2", 3, "info")[:4] == ["srun", "--mpi=pmi2", "-n", "3"]
+    for launcher, name in ((None, "mpiexec"), ("srun --mpi=pmi2", "srun")):
+        with pytest.raises(MissingExtraError, match=f"no {name}; make mpi"):
+            mpiexec_command(launcher, 2, "info")
+    assert mpiexec_command("/bin/sh -x", 3, "info")[:4] == ["/bin/sh", "-x", "-n", "3"]
 
 
 def test_help_of_each_bench(capsys):
