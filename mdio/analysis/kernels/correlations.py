@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy.fft import irfft, next_fast_len, rfft  # now, so that it is not timed
 
 from mdio.analysis.kernels.kernel import Prepared, SeriesKernel
-from mdio.analysis.reducers import Sum
+from mdio.analysis.reducers import NUMBERS_IN_CACHE, Sum
 from mdio.analysis.system import System
 from mdio.core.boxes import does_cell_change, vectors_from_boxes, with_lengths_of_open_axes
 from mdio.core.errors import BlockError, PlanError
@@ -89,8 +89,11 @@ class Lags:
         squares, power = np.zeros(self.n_frames), np.zeros(n_padded // 2 + 1)
         batch = max(1, TRANSFORM_NBYTES // (8 * n_padded * len(axes)))
         for first in range(0, vectors.shape[1], batch):
-            columns = vectors[:, first : first + batch, axes].reshape(self.n_frames, -1)
-            series = np.ascontiguousarray(columns.T, dtype=np.float64)
+            part = vectors[:, first : first + batch].T  # a view, (3, atoms, F)
+            series: Floats = np.empty((part.shape[1], len(axes), self.n_frames))
+            for number, axis in enumerate(axes):
+                series[:, number] = part[axis]
+            series = series.reshape(-1, self.n_frames)
             if about_mean:
                 series -= series.mean(axis=1, keepdims=True)
             squares += np.einsum("sf,sf->f", series, series)
@@ -250,11 +253,11 @@ class MSD(Lagged):
     def notes(self, block: FrameBlock) -> tuple[str, ...]:
         """Return a note on atoms that move by more than half of the box between two frames."""
         cells = vectors_from_boxes(with_lengths_of_open_axes(block.box)).astype(np.float64)
-        for frame in range(1, block.n_frames):
-            if not cells[frame].any():
-                continue
-            displacements = block.positions[frame] - block.positions[frame - 1]
-            in_cell = displacements @ np.linalg.inv(cells[frame])  # in units of its vectors
+        frames = 1 + np.flatnonzero(cells[1:].any(axis=(1, 2)))
+        batch = max(1, NUMBERS_IN_CACHE // max(1, block.positions[:1].size))
+        for some in np.split(frames, range(batch, len(frames), batch)):
+            displacements = block.positions[some] - block.positions[some - 1]
+            in_cell = displacements @ np.linalg.inv(cells[some])  # in units of its vectors
             if (np.abs(in_cell) > 0.5).any():
                 pbc = TOROIDAL if does_cell_change(block.box) else "nojump"
                 return (

@@ -72,10 +72,11 @@ def mean_distances_to_reference(
 ) -> NDArray[np.float64]:
     """Return the mean distance of each frame; see `geometry.ReferenceDistances`."""
     n_atoms = len(reference)
-    batch = max(1, PAIRS_AT_ONCE // (n_atoms * n_atoms))
+    batch = max(1, min(block.n_frames, PAIRS_AT_ONCE // (n_atoms * n_atoms)))
     values = np.empty(block.n_frames)
+    distances = np.empty((batch * n_atoms, n_atoms))  # reused, since fresh memory is slow
     for start in range(0, block.n_frames, batch):
-        frames = block.positions[start : start + batch]
-        distances = distance_array(np.ascontiguousarray(frames).reshape(-1, 3), reference)
-        values[start : start + batch] = distances.reshape(len(frames), -1).mean(axis=1)
+        points = np.ascontiguousarray(block.positions[start : start + batch]).reshape(-1, 3)
+        rows = distance_array(points, reference, result=distances[: len(points)])
+        values[start : start + batch] = rows.reshape(-1, n_atoms * n_atoms).mean(axis=1)
     return values
