@@ -20,6 +20,7 @@ import gc
 import io
 import math
 import os
+import re
 import select
 import sys
 import time
@@ -399,7 +400,8 @@ def _import_numpy(words: Sequence[str]) -> None:
 
 
 def _has_user_code(words: Sequence[str]) -> bool:
-    return any(":" in word for word in words)  # module:function
+    """Return whether words name a module:function; colons of URLs, runs and levels do not."""
+    return any(re.search(r"\w:[^\W\d]", word) and word[:5] != "mdio." for word in words)
 
 
 def _note_on_interrupt(args: argparse.Namespace) -> str:

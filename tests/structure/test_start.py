@@ -154,9 +154,12 @@ print(os.environ.get("OPENBLAS_NUM_THREADS"), os.environ.get("OMP_NUM_THREADS"),
 def test_threads_of_blas_are_for_functions_of_users():
     """Each begins with a loop that looks for work, of which no kernel of ours has any."""
     info, function = ["info", DCD], ["analyze", "numpy:ravel", DCD, "-e", "3"]
+    run_of_atoms = ["analyze", "rgyr", DCD, "--select", "index 0:9", "--set", "weights=none", "-q"]
+    own = ["mapreduce", "mdio.mapreduce.programs.permeation:IonPermeation", "nosuch.dcd"]
     usual = blas_after("")
     one = re.sub(r"('openblas': )\d+", r"\g<1>1", usual)
-    assert blas_after(f"main({info!r})") == one
+    for words in (info, run_of_atoms, own):
+        assert blas_after(f"main({words!r})") == one
     assert blas_after(f"main({function!r})") == usual
     asked = 'os.environ["OMP_NUM_THREADS"] = "2"\n'
     assert blas_after(f"{asked}main({info!r})") == blas_after(asked)
