@@ -34,6 +34,9 @@ CONVERT_AGAIN = re.compile("(split or )?convert the source again")
 
 CHECK_NBYTES = 16 << 20
 """Decoded bytes of a unit, for layouts without chunks."""
+MAX_UNITS = 10_000
+"""Files with more frames than this are checked in so many runs: one by one, millions of tiny
+frames would take minutes instead of seconds."""
 
 UnitFilter = Callable[[int], bool]
 """Takes the number of a unit; returns whether to check it."""
@@ -67,9 +70,10 @@ def frame_units(
 ) -> Iterator[Unit]:
     """Yield the frames of a layout between its boundaries, checked by reading them."""
     max_frames = max(1, CHECK_NBYTES // max(1, info.frame_nbytes))
-    first = 0
+    first, n_more = 0, min((info.n_frames - 1) // MAX_UNITS, max_frames - 1)
     while first < info.n_frames:
-        stop = int(edges[np.searchsorted(edges, first, side="right")])
+        last = min(first + n_more, info.n_frames - 1)
+        stop = int(edges[np.searchsorted(edges, last, side="right")])
         stop = stop if info.chunk_frames else min(stop, first + max_frames)
         unit = Unit(frames_text(first, stop), partial(read, first, stop), (first, stop))
         yield unit if ranges is None else replace(unit, ranges=partial(ranges, first, stop, None))

@@ -6,6 +6,7 @@ import MDAnalysis as mda
 import netCDF4
 import numpy as np
 import pytest
+from MDAnalysis.lib.formats.libdcd import DCDFile
 from MDAnalysisTests.datafiles import GRO, TRR, XTC, TRR_sub_sol
 from suites.outputs import as_options
 
@@ -329,3 +330,24 @@ def test_one_frame_is_compared(tmp_path, capsys):
     assert "verified: 1 frame compared with the source" in capsys.readouterr().out
     assert main(["verify", str(out), "--against", str(out)]) == 0
     assert ", 1 frame compared: largest" in capsys.readouterr().out
+
+
+def test_many_frames_are_checked_in_runs_and_damage_in_one_is_found(tmp_path):
+    """One by one, 2 million frames of 3 atoms took three minutes."""
+    path, n_frames, damaged = tmp_path / "a.dcd", 45_000, 12_345
+    with DCDFile(str(path), "w") as file:
+        file.write_header("", 1, 0, 1, 1.0, 1)
+        for frame in range(n_frames):
+            file.write(np.full((1, 3), frame, np.float32), [9, 9, 9, 90, 90, 90])
+    assert 5_000 < mdio.verify(path).units <= 10_000
+    frame_nbytes = 56 + 3 * 12
+    data = bytearray(path.read_bytes())
+    at = len(data) - (n_frames - damaged) * frame_nbytes + 56  # length of the record of x
+    data[at] ^= 1
+    path.write_bytes(data)
+    (bad,) = mdio.verify(path, workers=2).bad
+    assert f"frame {damaged} is damaged" in bad
+    mdio.convert(path, tmp_path / "b.dcd", salvage=True)
+    with mdio.open(tmp_path / "b.dcd") as layout:
+        frames = layout.read(0, layout.info.n_frames).positions[:, 0, 0]
+    assert frames.tolist() == [frame for frame in range(n_frames) if frame != damaged]
