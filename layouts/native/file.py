@@ -37,6 +37,9 @@ BATCH_NBYTES = 4 * 2**20
 """Bytes of one read: few enough to stay in the CPU's cache until they are decoded."""
 GAP_NBYTES = 16 * 1024
 """Gaps of this size or more are skipped; smaller ones are cheaper to read than another call."""
+HEADERS_AT_ONCE, NEAR_NBYTES = 64, 4096
+"""So many headers are one read where they are on average so many bytes apart, or fewer: there may
+be millions of them."""
 
 
 def skips_gaps(unwanted_nbytes: int, n_gaps: int) -> bool:
@@ -153,9 +156,16 @@ class PositionalFile(OpenFile):
 
     def headers(self, offsets: Sequence[int], nbytes: int) -> Iterator[bytes]:
         """Yield `nbytes` bytes from each of ascending offsets; in a store, all are in flight."""
+        begin, data = 0, b""
         with self._all_in_flight(offsets, nbytes):
-            for offset in offsets:
-                yield self.read(offset, nbytes)
+            for number, offset in enumerate(offsets):
+                if offset + nbytes > begin + len(data):
+                    near = offsets[number : number + HEADERS_AT_ONCE]
+                    end = near[-1] + nbytes
+                    if self.remote is not None or end - offset > len(near) * NEAR_NBYTES:
+                        end = offset + nbytes
+                    begin, data = offset, self.read(offset, end - offset)
+                yield data[offset - begin : offset - begin + nbytes]
 
     def read_padded(self, offset: int, nbytes: int, padding: int) -> NDArray[np.uint8]:
         """Return `nbytes` bytes, and `padding` more, in memory that the next call reuses."""
