@@ -260,7 +260,7 @@ class ChainLayout(Layout):
         return tuple(
             replace(stretch, frame=int(edge) + stretch.frame - start)
             for (source, start, stop), edge in zip(self.joined_layouts, self._edges, strict=False)
-            for stretch in source.unreadable_stretches
+            for stretch in self._open_sources[source].unreadable_stretches
             if start <= stretch.frame < stop
         )
 
@@ -313,8 +313,9 @@ class ChainLayout(Layout):
         _ = self.info
         return concatenate_columns(
             [
-                {name: values[start:stop] for name, values in source.frame_data().items()}
+                {name: values[start:stop] for name, values in data.items()}
                 for source, start, stop in self.joined_layouts
+                for data in [self._open_sources[source].frame_data()]
             ]
         )
 

@@ -75,3 +75,21 @@ def test_each_costs_the_same(replicas, way):
             assert all(a <= b for a, b in zip(cost, most, strict=True)), per_replica
     for few, many in zip(*per_replica, strict=True):
         assert many[0] <= few[0] * 1.1 + 0.1 and many[1] <= few[1] * 1.1 + 100, per_replica
+
+
+JOINED = """
+import resource, sys
+import mdio
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+*paths, out = sys.argv[1:]
+done = mdio.convert(paths, out, overlap="keep-all")
+assert mdio.verify(out, paths, overlap="keep-all").ok
+"""
+
+
+def test_files_are_joined_with_a_hard_limit_on_open_ones(replicas, tmp_path):
+    """Each was opened for the data of its frames, and stayed open."""
+    paths = sorted(map(str, replicas.glob("*.xtc")))
+    command = [sys.executable, "-c", JOINED, *paths, str(tmp_path / "a.zarr")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
