@@ -12,6 +12,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from suites.outputs import as_options, contents
 
 import mdio
+from mdio.converters.convert import prepare
 from mdio.converters.follow import follow
 from mdio.converters.options import OPTIONS, ConversionOptions
 from mdio.core.errors import PlanError, SourceError
@@ -255,6 +256,19 @@ def test_wrong_options_teach(adk, tmp_path, options, error, words):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("out", ["a.xtc", "a.trr", "a.segments"])
+def test_steps_beyond_the_format_are_refused_before_anything_is_written(tmp_path, out):
+    """Of a trajectory of hours, the first pieces would be written in vain."""
+    source, steps = tmp_path / "a.h5md", 2**31 - 7 + np.arange(8)
+    with mdio.Writer(source, n_atoms=12) as writer:
+        writer.write_block(np.zeros((8, 12, 3), np.float32), step=steps)
+    storage = mdio.Storage(container="trr" if out == "a.segments" else None)
+    with pytest.raises(PlanError, match=rf"steps up to 2147483647, .* is {2**31}; write h5md"):
+        prepare(source, tmp_path / out, ConversionOptions.of(storage=storage))
+    mdio.convert(source, tmp_path / out, stop=7, storage=storage)
+    assert read(tmp_path / out).step.tolist() == steps[:7].tolist()
+
+
 def test_a_topology_of_another_system(adk, tmp_path):
     from MDAnalysisTests.datafiles import GRO
 
@@ -280,8 +294,6 @@ def test_memory_does_not_grow_with_the_trajectory(adk, tmp_path):
 
 
 def test_plan_only(adk, tmp_path):
-    from mdio.converters.convert import prepare
-
     conversion = prepare(adk["xtc"], tmp_path / "a.zarr", ConversionOptions())
     assert json.loads(json.dumps(conversion.plan.to_json()))["n_frames"] == 98
     assert list(tmp_path.iterdir()) == []
