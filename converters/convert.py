@@ -299,8 +299,10 @@ def plan_conversion(
     # Later frames may have cells, though the first, of all or of those chosen, has none.
     info = view.info.replace(has_box=view.info.has_box or has_box(source))
     plan = checked_plan(writer.plan_for(info, write_options), info, write_options)
-    if plan.container in ("xtc", "trr") and container_format(source) is None:
-        step = int(view.read(info.n_frames - 1, info.n_frames, atoms=[]).step[0])
+    container = plan.container and layout_class(plan.container)
+    if container and not container.facts.step_is_frame_number and container_format(source) is None:
+        last = int(view.frames[-1]) if repaired is None else 0
+        step = int(source.read(last, last + 1, atoms=[]).step[0])
         if step >= 1 << 31:  # told now, and not after hours
             raise PlanError(
                 f"{source.path}: {plan.container} holds steps up to {(1 << 31) - 1}, but the last "

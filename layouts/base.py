@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,6 +15,7 @@ from os import PathLike
 from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -311,6 +313,7 @@ class Layout(Closable, ABC):
         self._info: TrajectoryInfo | None = None
         self._lock = RLock()
         """Held while files are opened, read or closed."""
+        _layouts.add(self)
         self._folder = "" if self.path.is_absolute() else working_folder()
 
     def _check_options(self) -> None:
@@ -812,6 +815,18 @@ class Layout(Closable, ABC):
         path = str(Path(self._folder) / self.path if self._folder else self.path)
         arguments = (type(self), path, self.fields, self.options | options)
         return _reopen, arguments, {"_shared_metadata": self._shared_metadata}
+
+
+_layouts: WeakSet[Layout] = WeakSet()
+
+
+def _renew_locks() -> None:
+    for layout in list(_layouts):
+        layout._lock = RLock()
+
+
+# Another thread, which a child has not, may have held them.
+os.register_at_fork(after_in_child=_renew_locks)
 
 
 def _reopen(cls: type[Layout], path: str, fields: Sequence[str], options: dict[str, Any]) -> Layout:

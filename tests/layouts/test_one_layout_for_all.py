@@ -1,7 +1,9 @@
 """A layout that is shared: by threads, by working folders, and with blocks of other layouts."""
 
+import multiprocessing
 import os
 import pickle
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -49,6 +51,29 @@ def test_threads_read_it_in_turn(adk, tmp_path, kind):
 
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(read, range(12)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_forked_child_reads_it_while_another_thread_does(tmp_path, kind):
+    layout = mdio.open(write(tmp_path, kind, 3))
+    layout.read(0, 1)
+    begun, done = threading.Event(), threading.Event()
+
+    def hold():
+        with layout._lock:
+            begun.set()
+            done.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    begun.wait()
+    child = multiprocessing.get_context("fork").Process(target=layout.read, args=(2, 5))
+    child.start()
+    child.join(20)
+    done.set()
+    thread.join()
+    child.kill()
+    assert child.exitcode == 0
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -20,6 +20,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
+from threading import RLock
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from weakref import WeakSet
 
@@ -99,6 +100,8 @@ class InFlight:
         """Limit of the requests in flight."""
         self._is_local = False
         self._open_ended_nbytes: int | None = None
+        self._lock = RLock()
+        """Held while requests are made, awaited or dropped: another thread may fork meanwhile."""
         _instances.add(self)
 
     @property
@@ -112,12 +115,13 @@ class InFlight:
         `ranges`: consumed as memory becomes free, so it may be a long generator. Their files may be
         closed meanwhile. `open_ended`: whether reading may end at any time.
         """
-        self.cancel()
-        self._open_ended_nbytes = OPEN_ENDED_NBYTES if open_ended else None
-        if not self._is_local:
-            self.limit.n_cached = 0
-            self._next_ranges = requests_for(ranges, self._request_nbytes)
-            self._start_requests()
+        with self._lock:
+            self.cancel()
+            self._open_ended_nbytes = OPEN_ENDED_NBYTES if open_ended else None
+            if not self._is_local:
+                self.limit.n_cached = 0
+                self._next_ranges = requests_for(ranges, self._request_nbytes)
+                self._start_requests()
 
     def read_into(self, file: OpenFile, buffers: Sequence[Any], offset: int) -> int:
         """Fill the beginning of `buffers` with requested bytes, waiting for them; return how many.
@@ -127,20 +131,21 @@ class InFlight:
         """
         n_done = 0
         nbytes = sum(buffer.nbytes for buffer in buffers)
-        while n_done < nbytes:
-            request = self._find_request(file, offset + n_done)
-            if request is None:
-                break
-            n_read = self._finish_request(request)
-            begin = offset + n_done - request.offset
-            n_copied = min(n_read - begin, nbytes - n_done)
-            if n_copied > 0:
-                copy_into(request.buffer[begin : begin + n_copied], buffers, n_done)
-                n_done += n_copied
-            if n_copied <= 0 or begin + n_copied >= request.nbytes:
-                self._drop_request(request)
-            if n_copied <= 0:
-                break
+        with self._lock:
+            while n_done < nbytes:
+                request = self._find_request(file, offset + n_done)
+                if request is None:
+                    break
+                n_read = self._finish_request(request)
+                begin = offset + n_done - request.offset
+                n_copied = min(n_read - begin, nbytes - n_done)
+                if n_copied > 0:
+                    copy_into(request.buffer[begin : begin + n_copied], buffers, n_done)
+                    n_done += n_copied
+                if n_copied <= 0 or begin + n_copied >= request.nbytes:
+                    self._drop_request(request)
+                if n_copied <= 0:
+                    break
         return n_done
 
     def cancel(self) -> None:
@@ -153,11 +158,12 @@ class InFlight:
 
     def stop(self) -> None:
         """Drop all requests, and end the threads."""
-        self.cancel()
-        pool, self._pool = self._pool, None
-        if pool is not None:
-            pool.shutdown()
-        self._free_buffers.clear()
+        with self._lock:
+            self.cancel()
+            pool, self._pool = self._pool, None
+            if pool is not None:
+                pool.shutdown()
+            self._free_buffers.clear()
 
     def _start_requests(self) -> None:
         """Start requests up to the number that `limit` allows."""
@@ -448,11 +454,21 @@ class Prefetch:
 
 def _stop_all() -> None:
     for instance in list(_instances):
-        instance.stop()
+        # Another thread that uses it may wait for a lock that forking holds.
+        if instance._lock.acquire(blocking=False):
+            instance.stop()
+            instance._lock.release()
 
 
-# A child would have the requests without their threads.
-os.register_at_fork(before=_stop_all)
+def _forget_all() -> None:
+    for instance in list(_instances):
+        instance._lock, instance._pool = RLock(), None
+        instance._requests.clear()
+        instance.cancel()
+
+
+# A child has the requests of other threads without these.
+os.register_at_fork(before=_stop_all, after_in_child=_forget_all)
 
 
 STORE_REQUEST_FACTOR, STORE_MEMORY_FACTOR = 8, 4

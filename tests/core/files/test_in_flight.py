@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import signal
 import threading
 import time
 from types import SimpleNamespace
@@ -264,6 +265,38 @@ def test_the_file_may_be_closed_while_requests_are_under_way(path, slow):
     assert np.array_equal(out, DATA)
     flight.prefetch([ByteRange(file, 0, SIZE)])
     assert flight.read_into(file, [out], 0) == 0
+    flight.stop()
+
+
+def test_a_fork_while_another_thread_reads(file, slow):
+    """The thread gets its bytes, and the child does not wait for requests of lost threads."""
+    flight, done, wrong = InFlight(64_000, 4_000), threading.Event(), []
+
+    def read():
+        try:
+            while not done.is_set():
+                flight.prefetch([ByteRange(file, 0, SIZE)])
+                wrong.append(not np.array_equal(fetch(file, 0, 60_000), DATA[:60_000]))
+        except BaseException as error:
+            wrong.append(error)
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    statuses = []
+    for _ in range(20):
+        time.sleep(0.01)
+        pid = os.fork()
+        if pid == 0:
+            signal.alarm(20)
+            flight.prefetch([ByteRange(file, 0, SIZE)])
+            same = np.array_equal(fetch(file, 0, 20_000), DATA[:20_000])
+            os._exit(0 if same else 1)
+        statuses.append(os.waitpid(pid, 0)[1])
+    done.set()
+    thread.join(20)
+    assert not thread.is_alive()
+    assert not any(wrong), wrong
+    assert not any(statuses), statuses
     flight.stop()
 
 
