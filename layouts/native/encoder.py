@@ -8,8 +8,9 @@ whose frames have one size (`Encoder.frame_nbytes`) can be written anywhere in a
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -137,6 +138,28 @@ def note_on_coarse_times(time: NDArray[np.float64], stored: NDArray[np.float64])
         f"{first} is the first to differ, at {stored[first]:.10g} ps instead of "
         f"{time[first]:.10g} ps; h5md and zarr hold any times"
     )
+
+
+PackedFields = Sequence[tuple[str, Any, tuple[int, ...]]]
+"""Name, type and shape of each field of a record. NumPy's structured types would do, but count
+bytes in 32 bits, and frames may have more."""
+
+
+def record_nbytes(fields: PackedFields) -> int:
+    """Return the bytes of a record with these fields."""
+    return sum(np.dtype(dtype).itemsize * math.prod(shape) for _, dtype, shape in fields)
+
+
+def split_records(records: Bytes, fields: PackedFields) -> dict[str, NDArray[Any]]:
+    """Return views of the fields of records that follow each other, (F, *shape) each."""
+    rows = records.reshape(-1, record_nbytes(fields))
+    views, begin = {}, 0
+    for field in fields:
+        name, dtype, shape = field
+        end = begin + record_nbytes([field])
+        views[name] = rows[:, begin:end].view(dtype).reshape(len(rows), *shape)
+        begin = end
+    return views
 
 
 def batch_checksums(record: PieceRecord, frame_nbytes: int | None) -> list[tuple[int, int]]:

@@ -38,7 +38,13 @@ from mdio.core.frames import FIELDS, AtomIndices, FrameBlock, TrajectoryInfo, fi
 from mdio.core.kernels import swap_to_native
 from mdio.core.units import NM_TO_ANGSTROM, PER_NM_TO_PER_ANGSTROM
 from mdio.layouts.base import FormatFacts
-from mdio.layouts.native.encoder import Bytes, Encoder
+from mdio.layouts.native.encoder import (
+    Bytes,
+    Encoder,
+    PackedFields,
+    record_nbytes,
+    split_records,
+)
 from mdio.layouts.native.file import FrameMagic, PositionalFile, RecordField, ScannedLayout
 from mdio.layouts.tables import ChunkTable, FrameTable, frame_chunk_table
 
@@ -352,6 +358,20 @@ class TRRLayout(ScannedLayout):
         return stop - start
 
 
+HEAD_DTYPE = np.dtype(
+    [
+        ("start", f"S{len(START)}"),
+        ("sizes", ">i4", 10),
+        ("n_atoms", ">i4"),
+        ("step", ">i4"),
+        ("nre", ">i4"),
+        ("time", ">f4"),
+        ("lambda", ">f4"),
+        ("box", ">f4", (3, 3)),
+    ]
+)
+
+
 @dataclass(frozen=True)
 class TRREncoder(Encoder):
     """TRR: positions, velocities, forces, box (always, zeros if there is none), time, step.
@@ -363,24 +383,14 @@ class TRREncoder(Encoder):
 
     @property
     def frame_nbytes(self) -> int | None:
-        return None if self.sparse else self._dtype.itemsize
+        return None if self.sparse else record_nbytes(self._record_fields)
 
     @property
-    def _dtype(self) -> np.dtype[np.void]:
-        shape = (self.n_atoms, 3)
-        return np.dtype(
-            [
-                ("start", f"S{len(START)}"),
-                ("sizes", ">i4", 10),
-                ("n_atoms", ">i4"),
-                ("step", ">i4"),
-                ("nre", ">i4"),
-                ("time", ">f4"),
-                ("lambda", ">f4"),
-                ("box", ">f4", (3, 3)),
-                *[(name, ">f4", shape) for name in self.fields],
-            ]
-        )
+    def _record_fields(self) -> PackedFields:
+        return [
+            ("head", HEAD_DTYPE, ()),
+            *((name, ">f4", (self.n_atoms, 3)) for name in self.fields),
+        ]
 
     def encode(self, block: FrameBlock, out: Bytes | None = None) -> Bytes:
         if self.sparse:
@@ -396,7 +406,10 @@ class TRREncoder(Encoder):
                 f"trr holds steps up to {limits.max}, but step {block.step.max()} was to be "
                 "written; write h5md or zarr"
             )
-        rows = np.empty(block.n_frames, self._dtype) if out is None else out.view(self._dtype)
+        if out is None:
+            out = np.empty(block.n_frames * record_nbytes(self._record_fields), np.uint8)
+        values = split_records(out, self._record_fields)
+        rows = values["head"]
         rows["start"] = START
         rows["sizes"] = 0
         rows["sizes"][:, 2] = 36
@@ -412,8 +425,8 @@ class TRREncoder(Encoder):
         rows["box"] = vectors_from_boxes(box)
         for name in self.fields:
             # Divided by what reading multiplies with, so that it gives the same numbers again.
-            np.divide(getattr(block, name), np.float32(SCALES[name]), out=rows[name])
-        return rows.view(np.uint8)
+            np.divide(getattr(block, name), np.float32(SCALES[name]), out=values[name])
+        return out
 
     def nbytes_from_header(self, head: bytes) -> int:
         return parse_header(head[:FIXED_NBYTES], Path("frame"), 0).nbytes

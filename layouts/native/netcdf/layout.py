@@ -42,7 +42,13 @@ from mdio.layouts.foreign.units import (
     made_up_notes,
     spelled_out_factor,
 )
-from mdio.layouts.native.encoder import Bytes, Encoder
+from mdio.layouts.native.encoder import (
+    Bytes,
+    Encoder,
+    PackedFields,
+    record_nbytes,
+    split_records,
+)
 from mdio.layouts.native.file import NO_ATOMS, NativeLayout, batches
 from mdio.layouts.native.netcdf.classic import ClassicFile, frame_table
 from mdio.layouts.tables import ChunkTable, Tables, frame_chunk_table
@@ -108,9 +114,9 @@ class NCDFEncoder(Encoder):
 
     def fill(self, records: Bytes, start: int, data: Mapping[str, NDArray[Any]]) -> None:
         """Fill the columns of records, of frames from `start` on."""
-        rows = records.view(self._dtype)
+        rows = split_records(records, self._record_fields)
         for name, _, _ in self.columns:
-            rows[name] = data[name][start : start + len(rows)]
+            rows[name][...] = data[name][start : start + len(rows[name])]
 
     @property
     def header_nbytes(self) -> int:
@@ -119,17 +125,20 @@ class NCDFEncoder(Encoder):
 
     @property
     def frame_nbytes(self) -> int:
-        return self._dtype.itemsize
+        return record_nbytes(self._record_fields)
 
     @property
-    def _dtype(self) -> np.dtype[np.void]:
-        """Type of a record: every variable in turn, packed (all are multiples of four bytes)."""
+    def _record_fields(self) -> PackedFields:
+        """Every variable in turn, packed (all are multiples of four bytes)."""
         xyz = (self.n_atoms, 3)
-        variables = [("coordinates", ">f4", xyz), ("time", ">f4", ())]
+        variables: list[tuple[str, str, tuple[int, ...]]] = [
+            ("coordinates", ">f4", xyz),
+            ("time", ">f4", ()),
+        ]
         if self.has_box:
             variables += [("cell_lengths", ">f8", (3,)), ("cell_angles", ">f8", (3,))]
         variables += [(name, ">f4", xyz) for name in self.fields if name != "positions"]
-        return np.dtype(variables + list(self.columns))
+        return variables + list(self.columns)
 
     def header(self, time: NDArray[np.float64], step: NDArray[np.int64]) -> bytes:  # noqa: ARG002
         sizes = dict(zip(DIMENSIONS, (0, self.n_atoms, 3, 3, 3, 5, len(self.codes)), strict=True))
@@ -147,13 +156,11 @@ class NCDFEncoder(Encoder):
         if self.codes:
             codes_variable = _variable(REMD_DIMTYPE, (REMD_DIMENSION,), NC_INT, {})
             fixed_variables.append((codes_variable, np.array(self.codes, ">i4").tobytes()))
-        fields = self._dtype.fields
-        names = self._dtype.names or ()
-        record_variables = [(name, *fields[name][:2]) for name in names] if fields else []
-        header += struct.pack(">II", NC_VARIABLE, len(fixed_variables) + len(record_variables))
+        fields = self._record_fields
+        header += struct.pack(">II", NC_VARIABLE, len(fixed_variables) + len(fields))
         descriptions = []
-        for name, dtype, _ in record_variables:
-            nc_type = TYPES[dtype.base.str[1:]]
+        for name, dtype, _ in fields:
+            nc_type = TYPES[dtype[1:]]
             unit = UNITS.get(name, "kelvin" if name == "temp0" else None)
             attributes: dict[str, str | float] = {} if unit is None else {"units": unit}
             attributes |= {"scale_factor": AMBER_VELOCITY} if name == "velocities" else {}
@@ -169,17 +176,20 @@ class NCDFEncoder(Encoder):
             header += description + struct.pack(">IQ", len(value), begin + len(values))
             values += value
         begin += len(values)
-        for description, (_, dtype, offset) in zip(descriptions, record_variables, strict=True):
-            header += description + struct.pack(">IQ", dtype.itemsize, begin + offset)
+        for description, field in zip(descriptions, fields, strict=True):
+            header += description + struct.pack(">IQ", record_nbytes([field]), begin)
+            begin += record_nbytes([field])
         return header + values
 
     def encode(self, block: FrameBlock, out: Bytes | None = None) -> Bytes:
-        rows = np.empty(block.n_frames, self._dtype) if out is None else out.view(self._dtype)
-        rows["coordinates"] = block.positions
-        rows["time"] = block.time
+        if out is None:
+            out = np.empty(block.n_frames * self.frame_nbytes, np.uint8)
+        rows = split_records(out, self._record_fields)
+        rows["coordinates"][...] = block.positions
+        rows["time"][...] = block.time
         if self.has_box:
-            rows["cell_lengths"] = block.box[:, :3]
-            rows["cell_angles"] = block.box[:, 3:]
+            rows["cell_lengths"][...] = block.box[:, :3]
+            rows["cell_angles"][...] = block.box[:, 3:]
             # Right angles without a cell, too: of 0 degrees, chemfiles opens no file.
             rows["cell_angles"][~block.box.any(axis=1)] = 90
         elif block.box.any():
@@ -191,7 +201,7 @@ class NCDFEncoder(Encoder):
             np.divide(block.velocities, np.float32(AMBER_VELOCITY), out=rows["velocities"])
         if "forces" in self.fields and block.forces is not None:
             np.multiply(block.forces, np.float32(KJ_TO_KCAL), out=rows["forces"])
-        return rows.view(np.uint8)
+        return out
 
 
 def _dimensions(name: str) -> tuple[str, ...]:

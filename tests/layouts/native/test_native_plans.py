@@ -2,6 +2,7 @@
 
 import dataclasses
 import pickle
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from mdio.core.errors import OutputError, PlanError
 from mdio.layouts.native import NATIVE_FORMATS
 from mdio.layouts.native.writer import XTCFileWriter
 from mdio.layouts.plan import WriteOptions
-from mdio.layouts.registry import writer_class
+from mdio.layouts.registry import load_class, writer_class
 from mdio.layouts.writer import PieceRecord
 from mdio.testing.blocks import info_of, random_block
 
@@ -164,3 +165,16 @@ def test_nothing_is_said_of_rounding_where_a_step_is_known(step: float) -> None:
 def test_every_native_format_can_be_that_of_segments() -> None:
     choices = {field.name: field for field in dataclasses.fields(WriteOptions)}["container"]
     assert choices.metadata["choices"] == tuple(NATIVE_FORMATS)
+
+
+@pytest.mark.parametrize("format_name", ["trr", "dcd", "ncdf"])
+def test_frames_of_more_than_2_gib(format_name):
+    """Their bytes were negative: sizes of NumPy's structured types are 32-bit integers."""
+    n_atoms, fields = 100_000_000, NATIVE_FORMATS[format_name].fields
+    encoder = load_class(NATIVE_FORMATS[format_name].encoder)(n_atoms, fields)
+    head_nbytes = {"trr": 120, "dcd": 80, "ncdf": 52}[format_name]
+    assert encoder.frame_nbytes == 12 * n_atoms * len(fields) + head_nbytes > 2**30
+    if format_name == "ncdf":
+        header = encoder.header(np.zeros(1), np.zeros(1, np.int64))
+        begin = len(header) + 12 * n_atoms * 2 + 52  # of forces, in 64 bits
+        assert struct.pack(">IQ", 12 * n_atoms, begin) in header
