@@ -791,7 +791,7 @@ class Writer:
             try:
                 with open_layout(self._growing.out) as tree:
                     self._final.add(tree)
-            except OutputError as error:
+            except (OutputError, PlanError) as error:
                 raise OutputError(
                     f"{error}; all frames are in {self._growing.name}: make another output of it "
                     "with mdio convert"
