@@ -257,7 +257,7 @@ def test_function_that_does_not_pickle():
 
 def test_result_that_does_not_pickle():
     with pytest.raises(
-        BlockError, match=r"^1 failed: TypeError: its result cannot be pickled: Attr"
+        BlockError, match=r"^1 failed: TypeError: its result cannot be pickled: (Attr|Pickling)"
     ):
         Processes(2).map(unpicklable_result, [1])
 
