@@ -12,7 +12,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -25,6 +25,7 @@ from mdio.core.frames import FrameBlock, Scratch, TrajectoryInfo
 from mdio.core.kernels import crc32c
 from mdio.core.xtc import MAX_UNCOMPRESSED_ATOMS
 from mdio.layouts.native import NATIVE_FORMATS
+from mdio.layouts.native.file import RecordField, RecordFields, Rows
 from mdio.layouts.plan import (
     MIN_PRECISION,
     FieldPlan,
@@ -140,26 +141,23 @@ def note_on_coarse_times(time: NDArray[np.float64], stored: NDArray[np.float64])
     )
 
 
-PackedFields = Sequence[tuple[str, Any, tuple[int, ...]]]
-"""Name, type and shape of each field of a record. NumPy's structured types would do, but count
-bytes in 32 bits, and frames may have more."""
+def packed_fields(fields: Sequence[tuple[str, Any, tuple[int, ...]]]) -> RecordFields:
+    """Return the fields of a record without gaps; `fields`: their names, types and shapes.
+
+    NumPy's structured types would do, but count bytes in 32 bits, and frames may have more.
+    """
+    sizes = [np.dtype(dtype).itemsize * math.prod(shape) for _, dtype, shape in fields]
+    return {
+        name: RecordField(begin, sum(sizes), np.dtype(dtype), shape)
+        for (name, dtype, shape), begin in zip(fields, accumulate(sizes, initial=0), strict=False)
+    }
 
 
-def record_nbytes(fields: PackedFields) -> int:
-    """Return the bytes of a record with these fields."""
-    return sum(np.dtype(dtype).itemsize * math.prod(shape) for _, dtype, shape in fields)
-
-
-def split_records(records: Bytes, fields: PackedFields) -> dict[str, NDArray[Any]]:
+def field_views(records: Bytes, fields: RecordFields) -> dict[str, NDArray[Any]]:
     """Return views of the fields of records that follow each other, (F, *shape) each."""
-    rows = records.reshape(-1, record_nbytes(fields))
-    views, begin = {}, 0
-    for field in fields:
-        name, dtype, shape = field
-        end = begin + record_nbytes([field])
-        views[name] = rows[:, begin:end].view(dtype).reshape(len(rows), *shape)
-        begin = end
-    return views
+    stride = next(iter(fields.values())).stride
+    rows = Rows(records, records.size // stride, stride)
+    return {name: rows.view(field, field.begin) for name, field in fields.items()}
 
 
 def batch_checksums(record: PieceRecord, frame_nbytes: int | None) -> list[tuple[int, int]]:

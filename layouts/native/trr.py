@@ -38,14 +38,14 @@ from mdio.core.frames import FIELDS, AtomIndices, FrameBlock, TrajectoryInfo, fi
 from mdio.core.kernels import swap_to_native
 from mdio.core.units import NM_TO_ANGSTROM, PER_NM_TO_PER_ANGSTROM
 from mdio.layouts.base import FormatFacts
-from mdio.layouts.native.encoder import (
-    Bytes,
-    Encoder,
-    PackedFields,
-    record_nbytes,
-    split_records,
+from mdio.layouts.native.encoder import Bytes, Encoder, field_views, packed_fields
+from mdio.layouts.native.file import (
+    FrameMagic,
+    PositionalFile,
+    RecordField,
+    RecordFields,
+    ScannedLayout,
 )
-from mdio.layouts.native.file import FrameMagic, PositionalFile, RecordField, ScannedLayout
 from mdio.layouts.tables import ChunkTable, FrameTable, frame_chunk_table
 
 MAGIC = 1993
@@ -370,6 +370,7 @@ HEAD_DTYPE = np.dtype(
         ("box", ">f4", (3, 3)),
     ]
 )
+"""What stands before the vectors of a frame in single precision."""
 
 
 @dataclass(frozen=True)
@@ -383,14 +384,14 @@ class TRREncoder(Encoder):
 
     @property
     def frame_nbytes(self) -> int | None:
-        return None if self.sparse else record_nbytes(self._record_fields)
+        return None if self.sparse else self._record_fields["head"].stride
 
     @property
-    def _record_fields(self) -> PackedFields:
-        return [
-            ("head", HEAD_DTYPE, ()),
-            *((name, ">f4", (self.n_atoms, 3)) for name in self.fields),
-        ]
+    def _record_fields(self) -> RecordFields:
+        xyz = (self.n_atoms, 3)
+        return packed_fields(
+            [("head", HEAD_DTYPE, ()), *((name, ">f4", xyz) for name in self.fields)]
+        )
 
     def encode(self, block: FrameBlock, out: Bytes | None = None) -> Bytes:
         if self.sparse:
@@ -406,9 +407,10 @@ class TRREncoder(Encoder):
                 f"trr holds steps up to {limits.max}, but step {block.step.max()} was to be "
                 "written; write h5md or zarr"
             )
+        fields = self._record_fields
         if out is None:
-            out = np.empty(block.n_frames * record_nbytes(self._record_fields), np.uint8)
-        values = split_records(out, self._record_fields)
+            out = np.empty(block.n_frames * fields["head"].stride, np.uint8)
+        values = field_views(out, fields)
         rows = values["head"]
         rows["start"] = START
         rows["sizes"] = 0

@@ -42,14 +42,8 @@ from mdio.layouts.foreign.units import (
     made_up_notes,
     spelled_out_factor,
 )
-from mdio.layouts.native.encoder import (
-    Bytes,
-    Encoder,
-    PackedFields,
-    record_nbytes,
-    split_records,
-)
-from mdio.layouts.native.file import NO_ATOMS, NativeLayout, batches
+from mdio.layouts.native.encoder import Bytes, Encoder, field_views, packed_fields
+from mdio.layouts.native.file import NO_ATOMS, NativeLayout, RecordFields, batches
 from mdio.layouts.native.netcdf.classic import ClassicFile, frame_table
 from mdio.layouts.tables import ChunkTable, Tables, frame_chunk_table
 
@@ -114,7 +108,7 @@ class NCDFEncoder(Encoder):
 
     def fill(self, records: Bytes, start: int, data: Mapping[str, NDArray[Any]]) -> None:
         """Fill the columns of records, of frames from `start` on."""
-        rows = split_records(records, self._record_fields)
+        rows = field_views(records, self._record_fields)
         for name, _, _ in self.columns:
             rows[name][...] = data[name][start : start + len(rows[name])]
 
@@ -125,20 +119,18 @@ class NCDFEncoder(Encoder):
 
     @property
     def frame_nbytes(self) -> int:
-        return record_nbytes(self._record_fields)
+        return self._record_fields["time"].stride
 
     @property
-    def _record_fields(self) -> PackedFields:
+    def _record_fields(self) -> RecordFields:
         """Every variable in turn, packed (all are multiples of four bytes)."""
         xyz = (self.n_atoms, 3)
-        variables: list[tuple[str, str, tuple[int, ...]]] = [
-            ("coordinates", ">f4", xyz),
-            ("time", ">f4", ()),
-        ]
+        variables: list[tuple[str, str, tuple[int, ...]]]
+        variables = [("coordinates", ">f4", xyz), ("time", ">f4", ())]
         if self.has_box:
             variables += [("cell_lengths", ">f8", (3,)), ("cell_angles", ">f8", (3,))]
         variables += [(name, ">f4", xyz) for name in self.fields if name != "positions"]
-        return variables + list(self.columns)
+        return packed_fields(variables + list(self.columns))
 
     def header(self, time: NDArray[np.float64], step: NDArray[np.int64]) -> bytes:  # noqa: ARG002
         sizes = dict(zip(DIMENSIONS, (0, self.n_atoms, 3, 3, 3, 5, len(self.codes)), strict=True))
@@ -159,8 +151,8 @@ class NCDFEncoder(Encoder):
         fields = self._record_fields
         header += struct.pack(">II", NC_VARIABLE, len(fixed_variables) + len(fields))
         descriptions = []
-        for name, dtype, _ in fields:
-            nc_type = TYPES[dtype[1:]]
+        for name, field in fields.items():
+            nc_type = TYPES[field.dtype.str[1:]]
             unit = UNITS.get(name, "kelvin" if name == "temp0" else None)
             attributes: dict[str, str | float] = {} if unit is None else {"units": unit}
             attributes |= {"scale_factor": AMBER_VELOCITY} if name == "velocities" else {}
@@ -176,15 +168,14 @@ class NCDFEncoder(Encoder):
             header += description + struct.pack(">IQ", len(value), begin + len(values))
             values += value
         begin += len(values)
-        for description, field in zip(descriptions, fields, strict=True):
-            header += description + struct.pack(">IQ", record_nbytes([field]), begin)
-            begin += record_nbytes([field])
+        for description, field in zip(descriptions, fields.values(), strict=True):
+            header += description + struct.pack(">IQ", field.nbytes, begin + field.begin)
         return header + values
 
     def encode(self, block: FrameBlock, out: Bytes | None = None) -> Bytes:
         if out is None:
             out = np.empty(block.n_frames * self.frame_nbytes, np.uint8)
-        rows = split_records(out, self._record_fields)
+        rows = field_views(out, self._record_fields)
         rows["coordinates"][...] = block.positions
         rows["time"][...] = block.time
         if self.has_box:
