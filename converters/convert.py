@@ -61,6 +61,7 @@ from mdio.core.words import list_text, plural, runs_text
 from mdio.layouts.base import Layout, container_format
 from mdio.layouts.cut_molecules import has_box
 from mdio.layouts.manifest import FULL_SYSTEM, indices_from_runs, runs_from_indices
+from mdio.layouts.native import NATIVE_FORMATS
 from mdio.layouts.plan import COMPRESSION_NOTE, LayoutPlan, StorageOptions, WriteOptions
 from mdio.layouts.registry import (
     layout_class,
@@ -299,14 +300,15 @@ def plan_conversion(
     # Later frames may have cells, though the first, of all or of those chosen, has none.
     info = view.info.replace(has_box=view.info.has_box or has_box(source))
     plan = checked_plan(writer.plan_for(info, write_options), info, write_options)
-    container = plan.container and layout_class(plan.container)
-    if container and not container.facts.step_is_frame_number and container_format(source) is None:
-        last = int(view.frames[-1]) if repaired is None else 0
+    native_format = NATIVE_FORMATS.get(plan.container or "")
+    max_step = None if native_format is None else native_format.max_step
+    if max_step is not None and repaired is None and container_format(source) is None:
+        last = int(view.frames[-1])
         step = int(source.read(last, last + 1, atoms=[]).step[0])
-        if step >= 1 << 31:  # told now, and not after hours
+        if step > max_step:  # told now, and not after hours
             raise PlanError(
-                f"{source.path}: {plan.container} holds steps up to {(1 << 31) - 1}, but the last "
-                f"one is {step}; write h5md or zarr"
+                f"{source.path}: {plan.container} holds 32-bit steps up to {max_step}, but the "
+                f"last one is {step}; write h5md or zarr"
             )
     notes += filter(None, [no_stripes_note(target)])
     stores_floats = plan.precision is None and plan.compression is None

@@ -16,11 +16,17 @@ class NativeFormat(NamedTuple):
     """Atoms that its size fields can count."""
     head_nbytes: int
     """Bytes of a frame in which time, step and box are, at least where mdio wrote it."""
+    max_step: int | None = None
+    """Largest step that it holds; None: it holds none."""
 
 
 NATIVE_FORMATS = {
-    "xtc": NativeFormat("mdio.layouts.native.xtc:XTCEncoder", ("positions",), (1 << 31) // 12, 96),
-    "trr": NativeFormat("mdio.layouts.native.trr:TRREncoder", FIELDS, ((1 << 31) - 1) // 12, 164),
+    "xtc": NativeFormat(
+        "mdio.layouts.native.xtc:XTCEncoder", ("positions",), (1 << 31) // 12, 96, (1 << 31) - 1
+    ),
+    "trr": NativeFormat(
+        "mdio.layouts.native.trr:TRREncoder", FIELDS, ((1 << 31) - 1) // 12, 164, (1 << 31) - 1
+    ),
     "dcd": NativeFormat(
         "mdio.layouts.native.dcd:DCDEncoder", ("positions",), ((1 << 31) - 1) // 4, 64
     ),
