@@ -818,6 +818,7 @@ class Layout(Closable, ABC):
 
 
 _layouts: WeakSet[Layout] = WeakSet()
+"""All of this process, whose locks a forked child makes anew."""
 
 
 def _renew_locks() -> None:
@@ -825,7 +826,7 @@ def _renew_locks() -> None:
         layout._lock = RLock()
 
 
-# Another thread, which a child has not, may have held them.
+# Another thread may have held them, which a child does not have.
 os.register_at_fork(after_in_child=_renew_locks)
 
 

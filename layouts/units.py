@@ -35,8 +35,7 @@ CONVERT_AGAIN = re.compile("(split or )?convert the source again")
 CHECK_NBYTES = 16 << 20
 """Decoded bytes of a unit, for layouts without chunks."""
 MAX_UNITS = 10_000
-"""Files with more frames than this are checked in so many runs: one by one, millions of tiny
-frames would take minutes instead of seconds."""
+"""Largest number of units: checked one by one, millions of tiny frames would take minutes."""
 
 UnitFilter = Callable[[int], bool]
 """Takes the number of a unit; returns whether to check it."""

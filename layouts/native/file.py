@@ -38,8 +38,8 @@ BATCH_NBYTES = 4 * 2**20
 GAP_NBYTES = 16 * 1024
 """Gaps of this size or more are skipped; smaller ones are cheaper to read than another call."""
 HEADERS_AT_ONCE, NEAR_NBYTES = 64, 4096
-"""So many headers are one read where they are on average so many bytes apart, or fewer: there may
-be millions of them."""
+"""Headers of a read, and the largest mean distance at which they share one: files of tiny frames
+have millions of them."""
 
 
 def skips_gaps(unwanted_nbytes: int, n_gaps: int) -> bool:

@@ -456,8 +456,10 @@ def _stop_all() -> None:
     for instance in list(_instances):
         # Another thread that uses it may wait for a lock that forking holds.
         if instance._lock.acquire(blocking=False):
-            instance.stop()
-            instance._lock.release()
+            try:
+                instance.stop()
+            finally:
+                instance._lock.release()
 
 
 def _forget_all() -> None:
@@ -467,7 +469,7 @@ def _forget_all() -> None:
         instance.cancel()
 
 
-# A child has the requests of other threads without these.
+# A child has copies of the requests, but not the threads that would complete them.
 os.register_at_fork(before=_stop_all, after_in_child=_forget_all)
 
 
